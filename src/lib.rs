@@ -1,0 +1,3 @@
+//! A SIP peering border element: a stateful SIP proxy at the edge between a provider's core and its peers.
+
+pub mod flow;

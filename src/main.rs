@@ -1,0 +1,2 @@
+//! The `sbe` binary: everything lives in the library.
+fn main() {}

@@ -1,0 +1,162 @@
+//! What goes into a shard and what comes out of it. Nothing else does.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::flow::{ConnId, Hop, ListenerId, Origin, PeerId, SendFailure, Transport};
+use crate::location::{Instance, LocateKey, Located, Observation};
+use crate::proxy::Policy;
+
+/// Names a transaction of a shard to the shell, so that a failure to send finds its way back.
+/// Carries a generation: a token of something long gone is ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SendToken(pub u64);
+
+/// Names a request for a location; echoed with the answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(pub u64);
+
+/// Something that happened outside.
+#[derive(Debug)]
+pub enum Input<'a> {
+    /// One whole message: a datagram, or what the framing of a stream cut out.
+    Message {
+        /// Where it came from.
+        origin: &'a Origin,
+        /// Its octets.
+        bytes: &'a [u8],
+    },
+    /// The answer to [`Output::Locate`].
+    Located {
+        /// Which question.
+        ticket: Ticket,
+        /// The answer; failures are answers too.
+        result: Arc<Located>,
+    },
+    /// A stream message was given to this connection (perhaps still being made).
+    Sent {
+        /// As in [`Send::token`].
+        token: SendToken,
+        /// The connection.
+        conn: ConnId,
+    },
+    /// A message with a token could not be sent.
+    SendFailed {
+        /// As in [`Send::token`].
+        token: SendToken,
+        /// Why.
+        failure: SendFailure,
+    },
+    /// An ICMP error for a datagram of ours, from a socket's error queue.
+    Undeliverable {
+        /// Where the datagram was going.
+        to: SocketAddr,
+        /// The start of the datagram, as much as the error quotes.
+        payload: &'a [u8],
+    },
+    /// A connection that had carried requests of ours has ended.
+    ConnectionClosed {
+        /// Which one.
+        conn: ConnId,
+    },
+    /// News from the node.
+    Update(Update),
+}
+
+/// News that every shard gets.
+#[derive(Clone, Debug)]
+pub enum Update {
+    /// A configuration, at start and at reload. Calls under way go on.
+    Policy(Arc<Policy>),
+    /// Another shard, or the prober, has seen this of an instance.
+    Health(Instance, Observation),
+    /// Begin or end draining (rule 12).
+    Drain(bool),
+    /// Send an OPTIONS probe to this instance (given to one shard only).
+    Probe {
+        /// Whose instance.
+        peer: PeerId,
+        /// Where to.
+        hop: Hop,
+        /// Request-URI, e.g. `sip:192.0.2.7:5060`.
+        uri: Arc<str>,
+        /// Silence that counts as a failure.
+        timeout: Duration,
+    },
+}
+
+/// Something to be done.
+#[derive(Debug)]
+pub enum Output {
+    /// Send octets.
+    Send(Send),
+    /// Find the servers for a target; the answer comes as [`Input::Located`], at once when it is cached.
+    Locate {
+        /// Echoed with the answer.
+        ticket: Ticket,
+        /// What to locate.
+        key: Arc<LocateKey>,
+    },
+    /// Something to tell.
+    Event(Event),
+}
+
+/// One message to send.
+#[derive(Debug)]
+pub struct Send {
+    /// Where to.
+    pub hop: Hop,
+    /// The octets.
+    pub bytes: Bytes,
+    /// Whom to tell about failure (and, for streams, of the connection used); `None`: nobody.
+    pub token: Option<SendToken>,
+    /// True for requests: the connection's end before an answer is of interest.
+    pub request: bool,
+}
+
+/// What the world may want to know beyond the counters of [`super::Stats`].
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// To be given to all other shards as [`Update::Health`].
+    Health(Instance, Observation),
+    /// An instance changed its standing: for the log.
+    InstanceChanged {
+        /// Whose.
+        peer: Option<PeerId>,
+        /// Which.
+        instance: Instance,
+        /// Up or down now.
+        up: bool,
+        /// Why.
+        reason: &'static str,
+    },
+    /// An attempt failed and the next candidate is tried: for the log.
+    FailedOver {
+        /// The call.
+        call_id: Bytes,
+        /// Whose instance failed.
+        peer: Option<PeerId>,
+        /// Which.
+        instance: Instance,
+        /// Why.
+        reason: &'static str,
+    },
+    /// A request was refused: for the log, rate-limited by the shell.
+    Rejected {
+        /// The call; empty when it could not be read.
+        call_id: Bytes,
+        /// From where.
+        remote: SocketAddr,
+        /// By which transport and listener.
+        transport: Transport,
+        /// Which listener.
+        listener: ListenerId,
+        /// Status sent; 0: dropped without an answer.
+        status: u16,
+        /// Why.
+        reason: &'static str,
+    },
+}
