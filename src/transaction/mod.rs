@@ -134,3 +134,6 @@ impl Class {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -111,8 +111,12 @@ const MAX_LANES: usize = 48;
 const CANDIDATES: usize = 16;
 /// Queues are not shrunk below this.
 const KEPT_CAPACITY: usize = 64;
-/// What "never" becomes where an instant cannot be represented.
-const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// What any longer duration becomes: a year, in nanoseconds.
+const FAR: u64 = 365 * 24 * 3600 * 1_000_000_000;
+/// In place of a duration or a deadline where there is none.
+const NONE: u64 = u64::MAX;
+/// How far before the first `now` the count of nanoseconds begins.
+const MARGIN: Duration = Duration::from_secs(60);
 
 /// Armed timers, in one FIFO lane per duration.
 ///
@@ -125,29 +129,29 @@ const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
 /// `now` may go back a little from call to call; a timer is then late by that much, never early.
 #[derive(Debug)]
 pub struct Lanes<K: Copy> {
-    /// Nanoseconds, one for each of `queues`; apart from them so that the search stays in one or
-    /// two cache lines.
+    /// Deadlines are nanoseconds since then; half the room of an [`Instant`].
+    origin: Option<Instant>,
+    /// Nanoseconds, one for each of `queues`; apart from them, like `fronts`, so that a search
+    /// reads a few cache lines in a row.
     durations: Vec<u64>,
-    queues: Vec<VecDeque<(Instant, K)>>,
+    /// The first deadline of each of `queues`.
+    fronts: Vec<u64>,
+    queues: Vec<VecDeque<(u64, K)>>,
     odd: BinaryHeap<Reverse<Odd<K>>>,
     candidates: [u64; CANDIDATES],
     next_candidate: usize,
     sequence: u64,
-    earliest: Option<(Instant, Place)>,
+    /// The smallest of `fronts` and of the heap's, [`NONE`] if nothing is armed.
+    earliest: u64,
+    /// Where it waits: a lane, or the heap.
+    place: Option<usize>,
     len: usize,
-}
-
-/// Where the earliest timer waits.
-#[derive(Clone, Copy, Debug)]
-enum Place {
-    Lane(usize),
-    Heap,
 }
 
 /// A timer in the heap; equal deadlines keep the order of arming.
 #[derive(Clone, Copy, Debug)]
 struct Odd<K> {
-    deadline: Instant,
+    deadline: u64,
     sequence: u64,
     key: K,
 }
@@ -182,32 +186,43 @@ impl<K: Copy> Lanes<K> {
     /// With no timer armed.
     pub fn new() -> Self {
         Self {
+            origin: None,
             durations: Vec::new(),
+            fronts: Vec::new(),
             queues: Vec::new(),
             odd: BinaryHeap::new(),
-            candidates: [u64::MAX; CANDIDATES],
+            candidates: [NONE; CANDIDATES],
             next_candidate: 0,
             sequence: 0,
-            earliest: None,
+            earliest: NONE,
+            place: None,
             len: 0,
         }
     }
 
-    /// Has `key` come out of [`Self::pop_expired`] once `after` has passed.
+    /// Has `key` come out of [`Self::pop_expired`] once `after` has passed (at most a year).
     pub fn arm(&mut self, now: Instant, after: Duration, key: K) {
-        let deadline = now
-            .checked_add(after)
-            .or_else(|| now.checked_add(FAR))
-            .unwrap_or(now);
+        let origin = *self
+            .origin
+            .get_or_insert_with(|| now.checked_sub(MARGIN).unwrap_or(now));
+        let after = nanos(after).min(FAR);
+        let deadline = nanos(now.saturating_duration_since(origin))
+            .saturating_add(after)
+            .min(NONE - 1);
         self.len += 1;
         let lane = self.lane_for(after);
-        match lane.and_then(|lane| self.queues.get_mut(lane).map(|queue| (lane, queue))) {
+        match lane.and_then(|lane| Some((lane, self.queues.get_mut(lane)?))) {
             Some((lane, queue)) => {
-                let deadline = queue
-                    .back()
-                    .map_or(deadline, |&(last, _)| last.max(deadline));
+                if let Some(&(last, _)) = queue.back() {
+                    // The lane's front is not later, so the earliest of all stays what it is.
+                    queue.push_back((last.max(deadline), key));
+                    return;
+                }
                 queue.push_back((deadline, key));
-                self.note(deadline, Place::Lane(lane));
+                if let Some(front) = self.fronts.get_mut(lane) {
+                    *front = deadline;
+                }
+                self.note(deadline, Some(lane));
             }
             None => {
                 self.sequence += 1;
@@ -216,33 +231,37 @@ impl<K: Copy> Lanes<K> {
                     sequence: self.sequence,
                     key,
                 }));
-                self.note(deadline, Place::Heap);
+                self.note(deadline, None);
             }
         }
     }
 
     /// When [`Self::pop_expired`] will next have something; `None` if nothing is armed.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.earliest.map(|(deadline, _)| deadline)
+        if self.is_empty() {
+            return None;
+        }
+        self.origin?
+            .checked_add(Duration::from_nanos(self.earliest))
     }
 
     /// Takes the timer with the earliest deadline, if that is not after `now`. Called until `None`,
     /// it gives all that have fired in the order of their deadlines.
     pub fn pop_expired(&mut self, now: Instant) -> Option<K> {
-        let (deadline, place) = self.earliest?;
-        if deadline > now {
+        if self.is_empty() || self.earliest > nanos(now.checked_duration_since(self.origin?)?) {
             return None;
         }
-        let key = match place {
-            Place::Lane(lane) => {
+        let key = match self.place {
+            Some(lane) => {
                 let queue = self.queues.get_mut(lane)?;
                 let (_, key) = queue.pop_front()?;
+                *self.fronts.get_mut(lane)? = queue.front().map_or(NONE, |&(next, _)| next);
                 if let Some(capacity) = shrunk(queue.len(), queue.capacity()) {
                     queue.shrink_to(capacity);
                 }
                 key
             }
-            Place::Heap => {
+            None => {
                 let Reverse(odd) = self.odd.pop()?;
                 if let Some(capacity) = shrunk(self.odd.len(), self.odd.capacity()) {
                     self.odd.shrink_to(capacity);
@@ -251,7 +270,7 @@ impl<K: Copy> Lanes<K> {
             }
         };
         self.len -= 1;
-        self.earliest = self.find_earliest();
+        self.find_earliest();
         Some(key)
     }
 
@@ -271,48 +290,49 @@ impl<K: Copy> Lanes<K> {
     }
 
     /// The lane of this duration; opens one for a duration that was seen not long ago.
-    fn lane_for(&mut self, after: Duration) -> Option<usize> {
-        let nanos = u64::try_from(after.as_nanos())
-            .ok()
-            .filter(|&n| n != u64::MAX)?;
-        if let Some(lane) = self.durations.iter().position(|&d| d == nanos) {
+    fn lane_for(&mut self, after: u64) -> Option<usize> {
+        if let Some(lane) = self.durations.iter().position(|&d| d == after) {
             return Some(lane);
         }
-        if !self.candidates.contains(&nanos) {
+        if !self.candidates.contains(&after) {
             if let Some(candidate) = self.candidates.get_mut(self.next_candidate) {
-                *candidate = nanos;
+                *candidate = after;
             }
             self.next_candidate = (self.next_candidate + 1) % CANDIDATES;
             return None;
         }
         if self.queues.len() < MAX_LANES {
-            self.durations.push(nanos);
+            self.durations.push(after);
+            self.fronts.push(NONE);
             self.queues.push(VecDeque::new());
             return Some(self.queues.len() - 1);
         }
-        let lane = self.queues.iter().position(VecDeque::is_empty)?;
-        *self.durations.get_mut(lane)? = nanos;
+        let lane = self.fronts.iter().position(|&front| front == NONE)?;
+        *self.durations.get_mut(lane)? = after;
         Some(lane)
     }
 
-    fn note(&mut self, deadline: Instant, place: Place) {
-        if self
-            .earliest
-            .is_none_or(|(earliest, _)| deadline < earliest)
-        {
-            self.earliest = Some((deadline, place));
+    fn note(&mut self, deadline: u64, place: Option<usize>) {
+        if deadline < self.earliest {
+            self.earliest = deadline;
+            self.place = place;
         }
     }
 
-    fn find_earliest(&self) -> Option<(Instant, Place)> {
-        let lanes = self.queues.iter().enumerate();
-        let fronts = lanes.filter_map(|(i, q)| q.front().map(|&(d, _)| (d, Place::Lane(i))));
-        let odd = self
-            .odd
-            .peek()
-            .map(|Reverse(odd)| (odd.deadline, Place::Heap));
-        fronts.chain(odd).min_by_key(|&(deadline, _)| deadline)
+    fn find_earliest(&mut self) {
+        self.earliest = self.odd.peek().map_or(NONE, |Reverse(odd)| odd.deadline);
+        self.place = None;
+        for (lane, &front) in self.fronts.iter().enumerate() {
+            if front < self.earliest {
+                self.earliest = front;
+                self.place = Some(lane);
+            }
+        }
     }
+}
+
+fn nanos(d: Duration) -> u64 {
+    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The capacity to shrink to after a burst: when seven eighths are unused.
