@@ -1,4 +1,10 @@
 //! A SIP peering border element: a stateful SIP proxy at the edge between a provider's core and its peers.
 
+pub mod config;
 pub mod flow;
+pub mod location;
+pub mod peering;
+pub mod proxy;
+pub mod shard;
 pub mod transaction;
+pub mod wire;
