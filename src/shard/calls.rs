@@ -87,7 +87,8 @@ impl Calls {
                 ledger.release(peer);
             }
             if self.table.capacity() > 1024 && self.table.len() * 4 < self.table.capacity() {
-                self.table.shrink_to(self.table.len() * 2);
+                let keep = self.table.len() * 2;
+                self.table.shrink_to(keep);
             }
         }
     }

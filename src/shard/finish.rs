@@ -8,7 +8,8 @@ use bytes::Bytes;
 use crate::proxy::decision::Rule;
 use crate::proxy::{Context, Kind, Reject, Server};
 use crate::transaction::{Action, Delivery, Timer, TimerConfig};
-use crate::wire::{Index, Message, Method, Framing, ResponseOptions, build};
+use crate::wire::build::ResponseOptions;
+use crate::wire::{Framing, Index, Message, Method, build};
 
 use super::calls::expiry;
 use super::{Core, Event, Handle, Output, Send, SendToken, TimerKey, Who};

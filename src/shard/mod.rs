@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 use ahash::{AHashMap, RandomState};
 use memchr::memchr;
 use rand::rngs::StdRng;
-use rand::{RngCore, SeedableRng};
+use rand::{Rng, SeedableRng};
 
 use crate::flow::PeerId;
 use crate::location::{Health, HealthPolicy, Instance, Observation, Standing};

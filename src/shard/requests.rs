@@ -244,8 +244,8 @@ impl Core {
 
     /// What decides the routing of a request (RFC 3261 §16.6 step 8).
     fn loop_hash(&self, msg: &Message<'_>) -> u32 {
-        let mut parts: SmallVec<[&[u8]; 12]> = SmallVec::new();
         let cseq = msg.cseq().map_or(0, |(n, _)| n).to_be_bytes();
+        let mut parts: SmallVec<[&[u8]; 12]> = SmallVec::new();
         parts.push(msg.uri());
         parts.push(msg.call_id());
         parts.push(msg.from_tag().unwrap_or_default());
