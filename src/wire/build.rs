@@ -25,7 +25,13 @@ pub struct ResponseOptions<'a> {
 /// A response without body (RFC 3261 §8.2.6). What the request lacks is left out, what is doubled
 /// is copied once, and control octets that it should not hold become `?`.
 pub fn response(req: Message<'_>, status: u16, reason: &str, opts: ResponseOptions<'_>) -> Vec<u8> {
-    let mut out = Vec::with_capacity(512 + reason.len());
+    // What is copied is less than the request's header; a large body does not count.
+    let extra: usize = opts
+        .extra_rows
+        .iter()
+        .map(|(n, v)| n.len() + v.len() + 4)
+        .sum();
+    let mut out = Vec::with_capacity(req.headers_end().min(8_192) + reason.len() + extra + 128);
     out.extend_from_slice(b"SIP/2.0 ");
     out.extend_from_slice(Text::new(format_args!("{status} ")).bytes());
     out.extend_from_slice(reason.as_bytes());

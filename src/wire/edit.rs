@@ -274,6 +274,28 @@ pub fn strip_headers<N: AsRef<[u8]>>(edit: &mut Edit<'_>, names: &[N]) {
     }
 }
 
+/// Writes Max-Forwards: in place of the value that is there, else as a row of its own
+/// (RFC 3261 §16.6 step 3).
+pub fn set_max_forwards(edit: &mut Edit<'_>, hops: u8) {
+    let text = Text::new(format_args!("{hops}"));
+    match edit.message.header(Name::MaxForwards) {
+        Some(field) => edit.replace(field.value_range, text.bytes()),
+        None => {
+            let at = edit.message.headers_end();
+            edit.insert_parts(at, &[b"Max-Forwards: ", text.bytes(), b"\r\n"]);
+        }
+    }
+}
+
+/// Adds the Content-Length that a datagram may lack (RFC 3261 §16.6 step 9, §18.3).
+pub fn ensure_content_length(edit: &mut Edit<'_>) {
+    if edit.message.header(Name::ContentLength).is_none() {
+        let text = Text::new(format_args!("{}", edit.message.body_range().len()));
+        let at = edit.message.headers_end();
+        edit.insert_parts(at, &[b"Content-Length: ", text.bytes(), b"\r\n"]);
+    }
+}
+
 /// A short text made without allocation.
 pub(crate) struct Text {
     buffer: [u8; 64],

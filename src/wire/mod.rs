@@ -26,7 +26,10 @@ mod scan;
 mod uri;
 mod via;
 
-pub use edit::{Edit, remove_top_via, remove_value, retain_values, stamp_via, strip_headers};
+pub use edit::{
+    Edit, ensure_content_length, remove_top_via, remove_value, retain_values, set_max_forwards,
+    stamp_via, strip_headers,
+};
 pub use fault::{Fault, Unusable};
 pub use framing::{Event, Step, StreamFramer};
 pub use host::HostRef;
