@@ -3,3 +3,7 @@
 pub mod config;
 pub mod flow;
 pub mod location;
+pub mod proxy;
+pub mod runtime;
+pub mod shard;
+pub mod wire;

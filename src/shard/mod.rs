@@ -1,0 +1,3 @@
+//! The whole element as a value: inputs in, outputs out.
+
+pub mod io;
