@@ -41,7 +41,7 @@ impl EventLog {
             Event::InstanceChanged { peer, instance, up, reason } => {
                 let allowed = self.changed.take(now);
                 if allowed {
-                    tracing::warn!(peer = peer.map(|p| p.0), ?instance, up, reason, "an instance changed its standing");
+                    tracing::warn!(peer = peer.map(|p| p.0), %instance, up, reason, "an instance changed its standing");
                 }
                 allowed
             }
@@ -51,7 +51,7 @@ impl EventLog {
                     tracing::info!(
                         call_id = %call_id.escape_ascii(),
                         peer = peer.map(|p| p.0),
-                        ?instance,
+                        %instance,
                         reason,
                         "an attempt failed; the next candidate is tried"
                     );

@@ -1,0 +1,194 @@
+//! What a proxy has to find sound before it touches a message (RFC 3261 §16.3 step 1, §8.1.1,
+//! §18.3; RFC 4475).
+
+use super::Limits;
+use super::fault::Fault;
+use super::index::{Framing, Index, Span};
+use super::name::{Method, Name};
+use super::name_addr::{AddrFault, NameAddrRef};
+use super::scan::{Cursor, Values, is_lws, is_token, number, sub};
+use super::uri::UriRef;
+use super::via::ViaRef;
+
+/// Runs all checks; reads the fields that every message has on the way.
+pub(crate) fn run(index: &mut Index, bytes: &[u8], limits: &Limits, framing: Framing) {
+    let length = content_length(index, bytes, limits, framing);
+    vias(index, bytes);
+    dialog_fields(index, bytes);
+    call_id(index, bytes);
+    cseq(index, bytes);
+    if index.status == 0 {
+        max_forwards(index, bytes);
+        request_uri(index, bytes);
+    }
+    if let Err(fault) = length {
+        index.blame(fault);
+    }
+}
+
+fn content_length(
+    index: &mut Index,
+    bytes: &[u8],
+    limits: &Limits,
+    framing: Framing,
+) -> Result<(), Fault> {
+    let Some((at, row)) = index.first(Name::ContentLength) else {
+        return match framing {
+            Framing::Datagram => Ok(()),
+            Framing::Stream => Err(Fault::NO_LENGTH),
+        };
+    };
+    let read = |span: Span| number(sub(bytes, span.range()), u64::from(u32::MAX));
+    let length = read(row.value).ok_or(Fault::BAD_LENGTH)?;
+    for row in index
+        .rows
+        .iter()
+        .skip(at + 1)
+        .filter(|r| r.name == Name::ContentLength)
+    {
+        if read(row.value).ok_or(Fault::BAD_LENGTH)? != length {
+            return Err(Fault::TWO_LENGTHS);
+        }
+    }
+    let body = index.body.range();
+    let length = usize::try_from(length).map_err(|_| Fault::BAD_LENGTH)?;
+    if length > body.len() {
+        let too_large = framing == Framing::Stream && body.start + length > limits.max_message;
+        return Err(if too_large {
+            Fault::MESSAGE_TOO_LARGE
+        } else {
+            Fault::SHORT_BODY
+        });
+    }
+    index.content_length = u32::try_from(length).ok();
+    index.body = (body.start..body.start + length).into();
+    Ok(())
+}
+
+/// The top row in a request: what is copied and stamped. The first two values in a response: our
+/// own, and the one that says where it goes. Vias further down concern those who wrote them.
+fn vias(index: &mut Index, bytes: &[u8]) {
+    let Some((at, _)) = index.first(Name::Via) else {
+        index.blame(Fault::NO_VIA);
+        return;
+    };
+    let mut left = if index.status == 0 { usize::MAX } else { 2 };
+    let mut sound = true;
+    for row in index.rows.iter().skip(at).filter(|r| r.name == Name::Via) {
+        for value in Values::new(bytes, row.value.range(), false).take(left) {
+            left -= 1;
+            sound &= ViaRef::parse(bytes, value, row.row.range(), false).is_some();
+        }
+        if index.status == 0 || left == 0 {
+            break;
+        }
+    }
+    if !sound {
+        index.blame(Fault::BAD_VIA);
+    }
+}
+
+fn dialog_fields(index: &mut Index, bytes: &[u8]) {
+    match single(index, Name::To, Fault::NO_TO, Fault::TWO_TO).map(|v| address(bytes, v)) {
+        Ok(Ok(tag)) => index.to_tag = tag,
+        Ok(Err(_)) => index.blame(Fault::BAD_TO),
+        Err(fault) => index.blame(fault),
+    }
+    match single(index, Name::From, Fault::NO_FROM, Fault::TWO_FROM).map(|v| address(bytes, v)) {
+        Ok(Ok(tag)) => index.from_tag = tag,
+        Ok(Err(_)) => index.blame(Fault::BAD_FROM),
+        Err(fault) => index.blame(fault),
+    }
+}
+
+/// The value of a field that must be there once.
+fn single(index: &Index, name: Name, missing: Fault, repeated: Fault) -> Result<Span, Fault> {
+    let (_, row) = index.first(name).ok_or(missing)?;
+    if index.repeated(name) {
+        Err(repeated)
+    } else {
+        Ok(row.value)
+    }
+}
+
+/// Where the tag of a To or From is; the URI in it is for end points to judge.
+fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
+    let addr = NameAddrRef::parse(bytes, value.range())?;
+    let mut tag = None;
+    for param in addr
+        .parameters()
+        .filter(|p| p.name.eq_ignore_ascii_case(b"tag"))
+    {
+        if tag.is_some() {
+            return Err(AddrFault::RepeatedTag);
+        }
+        let end = addr.params_range.start + param.range.end;
+        let len = param.value.unwrap_or_default().len();
+        tag = Some(Span::from(end.saturating_sub(len)..end));
+    }
+    Ok(tag.unwrap_or_default())
+}
+
+fn call_id(index: &mut Index, bytes: &[u8]) {
+    match single(index, Name::CallId, Fault::NO_CALL_ID, Fault::TWO_CALL_ID) {
+        Ok(value) if value.is_empty() || sub(bytes, value.range()).iter().any(|&b| is_lws(b)) => {
+            index.blame(Fault::BAD_CALL_ID);
+        }
+        Ok(_) => {}
+        Err(fault) => index.blame(fault),
+    }
+}
+
+fn cseq(index: &mut Index, bytes: &[u8]) {
+    let value = match single(index, Name::CSeq, Fault::NO_CSEQ, Fault::TWO_CSEQ) {
+        Ok(value) => value,
+        Err(fault) => return index.blame(fault),
+    };
+    let mut c = Cursor::new(bytes, value.range());
+    let digits = c.take_while(|b| b.is_ascii_digit());
+    let spaced = c.lws();
+    let at = c.pos;
+    let method = c.take_while(is_token);
+    // RFC 3261 §8.1.1.5: less than 2**31.
+    let n = number(digits, 0x7fff_ffff).and_then(|n| u32::try_from(n).ok());
+    if n.is_none() || !spaced || method.is_empty() || !c.at_end() {
+        return index.blame(Fault::BAD_CSEQ);
+    }
+    index.cseq = n;
+    index.cseq_method = (at..c.pos).into();
+    if index.status == 0 && method != sub(bytes, index.method_span.range()) {
+        index.blame(match index.method {
+            // RFC 4475 §3.1.2.18: 501 says more than 400 where the method is unknown, too.
+            Method::Other => Fault::UNKNOWN_METHOD,
+            _ => Fault::CSEQ_METHOD,
+        });
+    }
+}
+
+fn max_forwards(index: &mut Index, bytes: &[u8]) {
+    let Some((_, row)) = index.first(Name::MaxForwards) else {
+        return;
+    };
+    if index.repeated(Name::MaxForwards) {
+        return index.blame(Fault::TWO_MAX_FORWARDS);
+    }
+    let n = number(sub(bytes, row.value.range()), 255).and_then(|n| u8::try_from(n).ok());
+    index.max_forwards = n;
+    if n.is_none() {
+        index.blame(Fault::BAD_MAX_FORWARDS);
+    }
+}
+
+fn request_uri(index: &mut Index, bytes: &[u8]) {
+    let uri = sub(bytes, index.uri.range());
+    // Also for schemes we do not know: white space in it makes the start line ambiguous, brackets
+    // make it something other than a URI.
+    if uri.iter().any(|&b| is_lws(b) || matches!(b, b'<' | b'>')) {
+        return index.blame(Fault::BAD_URI);
+    }
+    match UriRef::parse(uri) {
+        Ok(uri) if uri.headers.is_some() => index.blame(Fault::URI_HEADERS),
+        Ok(_) => {}
+        Err(_) => index.blame(Fault::BAD_URI),
+    }
+}

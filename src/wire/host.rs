@@ -1,0 +1,137 @@
+//! Hosts of URIs and Vias (RFC 3261 §25.1 `host`).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use super::scan::{Cursor, is_host, number};
+use crate::flow::Host;
+
+/// A host as the message spells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostRef<'a> {
+    /// A domain name in any case, perhaps with a final dot.
+    Name(&'a [u8]),
+    /// An IPv4 address or an IPv6 reference.
+    Addr(IpAddr),
+}
+
+impl<'a> HostRef<'a> {
+    /// A whole host: name, IPv4 address, or IPv6 in brackets. `None` if it is none of these.
+    pub fn parse(s: &'a [u8]) -> Option<Self> {
+        let mut cursor = Cursor::new(s, 0..s.len());
+        let host = HostRef::read(&mut cursor)?;
+        cursor.at_end().then_some(host)
+    }
+
+    /// The host at the cursor. Names are not looked at closely: see [`HostRef::is_sound`].
+    pub(crate) fn read(cursor: &mut Cursor<'a>) -> Option<Self> {
+        if cursor.peek() == Some(b'[') {
+            let end = memchr::memchr(b']', cursor.rest())?;
+            let addr = ipv6(cursor.rest().get(1..end)?)?;
+            cursor.pos += end + 1;
+            return Some(HostRef::Addr(IpAddr::V6(addr)));
+        }
+        let name = cursor.take_while(is_host);
+        if name.is_empty() || name.len() > 255 {
+            return None;
+        }
+        // Addresses end with a digit; names never do so in their last label alone.
+        if name.last().is_some_and(u8::is_ascii_digit)
+            && let Some(addr) = ipv4(name)
+        {
+            return Some(HostRef::Addr(IpAddr::V4(addr)));
+        }
+        Some(HostRef::Name(name))
+    }
+
+    /// True for addresses, and for names of non-empty labels whose last one is not a number
+    /// (RFC 3261 §25.1 `toplabel`): what looks like an address but is none must not reach the DNS.
+    pub fn is_sound(&self) -> bool {
+        let HostRef::Name(name) = self else {
+            return true;
+        };
+        let name = name.strip_suffix(b".").unwrap_or(name);
+        let mut labels = name.rsplit(|&b| b == b'.');
+        labels
+            .next()
+            .is_some_and(|top| !top.is_empty() && !top.iter().all(u8::is_ascii_digit))
+            && labels.all(|label| !label.is_empty())
+    }
+
+    /// The owned form: lower case, no final dot; IPv4-mapped IPv6 stays IPv6.
+    pub fn to_host(&self) -> Host {
+        match self {
+            HostRef::Addr(addr) => Host::Addr(*addr),
+            HostRef::Name(name) => {
+                let name = name.strip_suffix(b".").unwrap_or(name);
+                let mut lower = String::from_utf8_lossy(name).into_owned();
+                lower.make_ascii_lowercase();
+                Host::Name(lower.into())
+            }
+        }
+    }
+
+    /// Whether this is `host`, without allocation: names without case and final dot.
+    pub fn eq_host(&self, host: &Host) -> bool {
+        match (self, host) {
+            (HostRef::Addr(a), Host::Addr(b)) => a == b,
+            (HostRef::Name(a), Host::Name(b)) => a
+                .strip_suffix(b".")
+                .unwrap_or(a)
+                .eq_ignore_ascii_case(b.as_bytes()),
+            _ => false,
+        }
+    }
+
+    /// The address, if it is one.
+    pub fn addr(&self) -> Option<IpAddr> {
+        match self {
+            HostRef::Addr(a) => Some(*a),
+            HostRef::Name(_) => None,
+        }
+    }
+}
+
+fn ipv4(s: &[u8]) -> Option<Ipv4Addr> {
+    let mut octets = [0u8; 4];
+    let mut parts = s.split(|&b| b == b'.');
+    for octet in &mut octets {
+        let part = parts.next()?;
+        if part.len() > 3 || (part.len() > 1 && part.first() == Some(&b'0')) {
+            return None;
+        }
+        *octet = u8::try_from(number(part, 255)?).ok()?;
+    }
+    parts.next().is_none().then(|| Ipv4Addr::from(octets))
+}
+
+/// An IPv6 address without brackets. Three colons before an IPv4 part count as two: the grammar of
+/// RFC 3261 once demanded them (RFC 5118 §4.10).
+fn ipv6(s: &[u8]) -> Option<Ipv6Addr> {
+    let text = std::str::from_utf8(s).ok()?;
+    if let Ok(addr) = text.parse() {
+        return Some(addr);
+    }
+    let (head, tail) = text.split_once(":::")?;
+    let mut fixed = [0u8; 48];
+    let len = head.len() + 2 + tail.len();
+    let (h, rest) = fixed.get_mut(..len)?.split_at_mut(head.len());
+    h.copy_from_slice(head.as_bytes());
+    let (colons, t) = rest.split_at_mut(2);
+    colons.copy_from_slice(b"::");
+    t.copy_from_slice(tail.as_bytes());
+    std::str::from_utf8(fixed.get(..len)?).ok()?.parse().ok()
+}
+
+/// An address as `received` carries it: IPv6 with or without brackets (RFC 5118 §4.5).
+pub(crate) fn bare_addr(s: &[u8]) -> Option<IpAddr> {
+    let inner = s.strip_prefix(b"[").and_then(|s| s.strip_suffix(b"]"));
+    match inner {
+        Some(v6) => ipv6(v6).map(IpAddr::V6),
+        None => ipv4(s).map(IpAddr::V4).or_else(|| ipv6(s).map(IpAddr::V6)),
+    }
+}
+
+/// A port, 0 included.
+pub(crate) fn port(digits: &[u8]) -> Option<u16> {
+    number(digits, u64::from(u16::MAX)).and_then(|n| u16::try_from(n).ok())
+}

@@ -1,0 +1,411 @@
+//! The index: where in a message its start line, rows and body are, and what is wrong with it.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::Limits;
+use super::check;
+use super::fault::{Fault, Unusable};
+use super::name::{Method, Name};
+use super::scan::{is_control, is_token, sub, trim};
+
+/// How the end of a message was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Framing {
+    /// By the end of a datagram: Content-Length may be missing, and octets past it are no part of
+    /// the message (RFC 3261 §18.3).
+    Datagram,
+    /// Cut out of a stream by its Content-Length, which must be there.
+    Stream,
+}
+
+/// Offsets into one message. Messages are shorter than 4 GiB: [`Index::parse`] sees to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Span {
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+impl Span {
+    pub(crate) fn range(self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+
+    pub(crate) fn is_empty(self) -> bool {
+        self.start >= self.end
+    }
+}
+
+impl From<Range<usize>> for Span {
+    fn from(r: Range<usize>) -> Self {
+        let fit = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        Span {
+            start: fit(r.start),
+            end: fit(r.end),
+        }
+    }
+}
+
+/// One header row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) name: Name,
+    /// Octets of the name; blanks and colon follow it.
+    pub(crate) name_len: u16,
+    /// Whole row, final CRLF included.
+    pub(crate) row: Span,
+    /// Value without the white space around it.
+    pub(crate) value: Span,
+}
+
+/// `first` has this for a field that is not there.
+const NONE: u16 = u16::MAX;
+
+/// What [`Index::parse`] found. Goes with the octets it was made from and no others.
+#[derive(Clone, Debug)]
+pub struct Index {
+    pub(crate) rows: SmallVec<[Row; 48]>,
+    /// First row of each known name.
+    first: [u16; Name::COUNT],
+    pub(crate) method: Method,
+    pub(crate) method_span: Span,
+    pub(crate) uri: Span,
+    /// 0 for requests.
+    pub(crate) status: u16,
+    pub(crate) reason: Span,
+    pub(crate) start_line: Span,
+    pub(crate) headers_end: u32,
+    pub(crate) body: Span,
+    pub(crate) content_length: Option<u32>,
+    pub(crate) max_forwards: Option<u8>,
+    pub(crate) cseq: Option<u32>,
+    pub(crate) cseq_method: Span,
+    pub(crate) from_tag: Span,
+    pub(crate) to_tag: Span,
+    /// No control octets but folding and quoted pairs: rows may be copied as they are.
+    pub(crate) clean: bool,
+    pub(crate) fault: Option<Fault>,
+}
+
+impl Index {
+    /// Finds start line, rows and body, and checks them. An error means that the octets can be
+    /// neither understood nor answered; everything else is left to [`Index::fault`].
+    pub fn parse(bytes: &[u8], limits: &Limits, framing: Framing) -> Result<Index, Unusable> {
+        if bytes.len() > limits.max_message || u32::try_from(bytes.len()).is_err() {
+            return Err(Unusable::TooLarge);
+        }
+        let start = bytes
+            .iter()
+            .take_while(|&&b| matches!(b, b'\r' | b'\n'))
+            .count();
+        if bytes.iter().skip(start).all(|&b| b == 0) {
+            return Err(Unusable::KeepAlive);
+        }
+        let mut index = Index {
+            rows: SmallVec::new(),
+            first: [NONE; Name::COUNT],
+            method: Method::Other,
+            method_span: Span::default(),
+            uri: Span::default(),
+            status: 0,
+            reason: Span::default(),
+            start_line: Span::default(),
+            headers_end: 0,
+            body: Span::default(),
+            content_length: None,
+            max_forwards: None,
+            cseq: None,
+            cseq_method: Span::default(),
+            from_tag: Span::default(),
+            to_tag: Span::default(),
+            clean: true,
+            fault: None,
+        };
+        let (line_end, next) = match line_end(bytes, start) {
+            Some(next) => (next - 2, next),
+            None => (bytes.len(), bytes.len()),
+        };
+        if line_end - start > limits.max_header {
+            return Err(Unusable::TooLarge);
+        }
+        index.read_start_line(bytes, start..line_end)?;
+        index.start_line = (start..next).into();
+        index.read_rows(bytes, next, limits);
+        check::run(&mut index, bytes, limits, framing);
+        Ok(index)
+    }
+
+    /// The first fault for which a proxy refuses a request, or drops a response.
+    pub fn fault(&self) -> Option<Fault> {
+        self.fault
+    }
+
+    /// Keeps the first fault.
+    pub(crate) fn blame(&mut self, fault: Fault) {
+        self.fault.get_or_insert(fault);
+    }
+
+    /// First row of a known name.
+    pub(crate) fn first(&self, name: Name) -> Option<(usize, &Row)> {
+        let at = usize::from(*self.first.get(name as usize)?);
+        self.rows.get(at).map(|row| (at, row))
+    }
+
+    /// True if there is more than one row of this name.
+    pub(crate) fn repeated(&self, name: Name) -> bool {
+        self.first(name)
+            .and_then(|(at, _)| self.rows.get(at + 1..))
+            .is_some_and(|later| later.iter().any(|row| row.name == name))
+    }
+
+    fn read_start_line(&mut self, bytes: &[u8], line: Range<usize>) -> Result<(), Unusable> {
+        let text = sub(bytes, line.clone());
+        if text
+            .get(..4)
+            .is_some_and(|s| s.eq_ignore_ascii_case(b"SIP/"))
+        {
+            return self.read_status_line(bytes, line);
+        }
+        // The last word must be the version, whatever blanks stand around it.
+        let tail = text
+            .iter()
+            .rev()
+            .take_while(|&&b| matches!(b, b' ' | b'\t'))
+            .count();
+        let words = sub(text, 0..text.len() - tail);
+        let version_at = memchr::memrchr(b' ', words).ok_or(Unusable::NotSip)? + 1;
+        let version = sub(words, version_at..words.len());
+        if !version
+            .get(..4)
+            .is_some_and(|v| v.eq_ignore_ascii_case(b"SIP/"))
+        {
+            return Err(Unusable::NotSip);
+        }
+        let method_len = memchr::memchr(b' ', words).ok_or(Unusable::NotSip)?;
+        let method = sub(words, 0..method_len);
+        if method.is_empty() || method_len + 1 >= version_at {
+            return Err(Unusable::NotSip);
+        }
+        self.method = Method::of(method);
+        self.method_span = (line.start..line.start + method_len).into();
+        let uri = line.start + method_len + 1..line.start + version_at - 1;
+        self.uri = trim(bytes, uri.clone()).into();
+        if !version.eq_ignore_ascii_case(b"SIP/2.0") {
+            self.blame(Fault::VERSION);
+        } else if tail != 0 || self.uri.range() != uri || !method.iter().all(|&b| is_token(b)) {
+            self.blame(Fault::START_LINE);
+        }
+        Ok(())
+    }
+
+    fn read_status_line(&mut self, bytes: &[u8], line: Range<usize>) -> Result<(), Unusable> {
+        let text = sub(bytes, line.clone());
+        let version_len = memchr::memchr(b' ', text).ok_or(Unusable::NotSip)?;
+        let code_at = version_len + 1;
+        let rest = text.get(code_at..).unwrap_or_default();
+        let code_len = memchr::memchr(b' ', rest).unwrap_or(rest.len());
+        let code = super::scan::number(sub(rest, 0..code_len), u64::from(u16::MAX));
+        let reason = (line.start + code_at + code_len + 1).min(line.end)..line.end;
+        self.reason = reason.into();
+        // A response that cannot be read is still one: 0 would make it a request.
+        self.status = code
+            .and_then(|n| u16::try_from(n).ok())
+            .filter(|&n| n != 0)
+            .unwrap_or(999);
+        if !sub(text, 0..version_len).eq_ignore_ascii_case(b"SIP/2.0") {
+            self.blame(Fault::VERSION);
+        } else if code_len != 3 || !(100..=699).contains(&self.status) {
+            self.blame(Fault::STATUS);
+        }
+        Ok(())
+    }
+
+    /// Rows up to the blank line; also counts line ends against control octets, so that one pass
+    /// over the header proves that CR and LF stand nowhere but at line ends.
+    fn read_rows(&mut self, bytes: &[u8], start: usize, limits: &Limits) {
+        let mut pos = start;
+        let mut line_ends = usize::from(sub(bytes, self.start_line.range()).ends_with(b"\r\n"));
+        let mut fault = None;
+        loop {
+            match bytes.get(pos) {
+                Some(b'\r') if bytes.get(pos + 1) == Some(&b'\n') => {
+                    self.set_ends(pos, pos + 2, bytes.len());
+                    break;
+                }
+                Some(_) => {}
+                None => {
+                    fault = fault.or(Some(Fault::NO_BLANK_LINE));
+                    self.set_ends(pos, pos, bytes.len());
+                    break;
+                }
+            }
+            let row = raw_row(bytes, pos);
+            line_ends += row.line_ends;
+            if !row.well_formed {
+                fault = fault.or(Some(Fault::HEADER_LINE));
+            }
+            if row.end - pos > limits.max_header {
+                fault = fault.or(Some(Fault::HEADER_TOO_LARGE));
+            }
+            if self.rows.len() < limits.max_headers.min(usize::from(NONE)) {
+                self.push(bytes, pos, &row);
+            } else {
+                fault = fault.or(Some(Fault::TOO_MANY_HEADERS));
+            }
+            pos = row.end;
+        }
+        let head = self.start_line.range().start..self.headers_end as usize;
+        // Every line end is two control octets; any more are out of place, or quoted.
+        if count_controls(sub(bytes, head)) != 2 * line_ends && !self.controls_are_quoted(bytes) {
+            self.clean = false;
+            fault = Some(Fault::CONTROL);
+        }
+        if let Some(fault) = fault {
+            self.blame(fault);
+        }
+    }
+
+    fn set_ends(&mut self, headers_end: usize, body: usize, len: usize) {
+        let span = Span::from(headers_end..headers_end);
+        self.headers_end = span.start;
+        self.body = (body..len).into();
+    }
+
+    fn push(&mut self, bytes: &[u8], pos: usize, row: &RawRow) {
+        let raw_name = sub(bytes, pos..pos + row.name_len);
+        let name = if row.well_formed {
+            Name::of(raw_name)
+        } else {
+            Name::Other
+        };
+        let at = u16::try_from(self.rows.len()).unwrap_or(NONE);
+        if let Some(first) = self.first.get_mut(name as usize)
+            && *first == NONE
+        {
+            *first = at;
+        }
+        self.rows.push(Row {
+            name,
+            name_len: u16::try_from(row.name_len).unwrap_or(u16::MAX),
+            row: (pos..row.end).into(),
+            value: row.value.clone().into(),
+        });
+    }
+
+    /// The slow way, for headers with control octets: true if all of them are quoted pairs inside
+    /// quoted strings (`intmeth` of RFC 4475) or folding.
+    fn controls_are_quoted(&self, bytes: &[u8]) -> bool {
+        let line = sub(bytes, self.start_line.range());
+        if line
+            .strip_suffix(b"\r\n")
+            .is_none_or(|l| l.iter().any(|&b| is_control(b)))
+        {
+            return false;
+        }
+        let indexed = self
+            .rows
+            .last()
+            .map_or(self.start_line.end, |row| row.row.end);
+        indexed == self.headers_end
+            && self
+                .rows
+                .iter()
+                .all(|row| row_is_clean(sub(bytes, row.row.range())))
+    }
+}
+
+fn row_is_clean(row: &[u8]) -> bool {
+    let Some(row) = row.strip_suffix(b"\r\n") else {
+        return false;
+    };
+    let mut quoted = false;
+    let mut i = 0;
+    while let Some(&b) = row.get(i) {
+        match b {
+            b'"' => quoted = !quoted,
+            b'\\' if quoted => {
+                if matches!(row.get(i + 1), Some(b'\r' | b'\n')) {
+                    return false;
+                }
+                i += 1;
+            }
+            b'\r' => {
+                let folded =
+                    row.get(i + 1) == Some(&b'\n') && matches!(row.get(i + 2), Some(b' ' | b'\t'));
+                if !folded {
+                    return false;
+                }
+                i += 1;
+            }
+            b if is_control(b) => return false,
+            _ => {}
+        }
+        i += 1;
+    }
+    true
+}
+
+fn count_controls(head: &[u8]) -> usize {
+    // Chunks short enough for a byte-wide sum, which the compiler turns into vector code.
+    head.chunks(128)
+        .map(|chunk| usize::from(chunk.iter().map(|&b| u8::from(is_control(b))).sum::<u8>()))
+        .sum()
+}
+
+/// After the next CRLF at or after `pos`. A LF alone ends nothing.
+pub(crate) fn line_end(bytes: &[u8], pos: usize) -> Option<usize> {
+    let mut from = pos;
+    loop {
+        let at = from + memchr::memchr(b'\n', bytes.get(from..)?)?;
+        if at > pos && bytes.get(at - 1) == Some(&b'\r') {
+            return Some(at + 1);
+        }
+        from = at + 1;
+    }
+}
+
+/// A row as the octets show it.
+pub(crate) struct RawRow {
+    pub(crate) name_len: usize,
+    pub(crate) value: Range<usize>,
+    pub(crate) end: usize,
+    line_ends: usize,
+    /// A token, a colon, and a line end.
+    well_formed: bool,
+}
+
+/// Reads the row that starts at `pos`, continuation lines included (RFC 3261 §7.3.1).
+pub(crate) fn raw_row(bytes: &[u8], pos: usize) -> RawRow {
+    let rest = bytes.get(pos..).unwrap_or_default();
+    let name_len = rest
+        .iter()
+        .position(|&b| !is_token(b))
+        .unwrap_or(rest.len());
+    let mut colon = name_len;
+    while matches!(rest.get(colon), Some(b' ' | b'\t')) {
+        colon += 1;
+    }
+    let named = name_len > 0 && rest.get(colon) == Some(&b':');
+    let value_at = if named { pos + colon + 1 } else { pos };
+    let (mut end, mut line_ends, mut ended) = (value_at, 0, false);
+    while let Some(next) = line_end(bytes, end) {
+        line_ends += 1;
+        end = next;
+        if !matches!(bytes.get(next), Some(b' ' | b'\t')) {
+            ended = true;
+            break;
+        }
+    }
+    if !ended {
+        end = bytes.len();
+    }
+    let text_end = if ended { end - 2 } else { end };
+    RawRow {
+        name_len: if named { name_len } else { 0 },
+        value: trim(bytes, value_at..text_end),
+        end,
+        line_ends,
+        well_formed: named && ended,
+    }
+}

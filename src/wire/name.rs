@@ -1,0 +1,269 @@
+//! Header field names and methods.
+
+/// A header field that some layer reads; every other one is [`Name::Other`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[allow(missing_docs)] // the variants are the fields' names
+pub enum Name {
+    Via,
+    From,
+    To,
+    CallId,
+    CSeq,
+    MaxForwards,
+    Route,
+    RecordRoute,
+    Contact,
+    ContentLength,
+    ContentType,
+    ProxyRequire,
+    Require,
+    Supported,
+    Unsupported,
+    RetryAfter,
+    SessionExpires,
+    Expires,
+    Reason,
+    Warning,
+    Timestamp,
+    Date,
+    Path,
+    MinSe,
+    Other,
+}
+
+impl Name {
+    /// How many there are, [`Name::Other`] included.
+    pub const COUNT: usize = Name::Other as usize + 1;
+
+    /// From the name in a row, in any case, long or compact (RFC 3261 §7.3.3, RFC 4028 §9).
+    pub fn of(name: &[u8]) -> Name {
+        let Some(&first) = name.first() else {
+            return Name::Other;
+        };
+        // Length and first letter leave at most two candidates each.
+        let (candidate, full): (Name, &[u8]) = match (name.len(), first | 0x20) {
+            (1, b'v') => return Name::Via,
+            (1, b'f') => return Name::From,
+            (1, b't') => return Name::To,
+            (1, b'i') => return Name::CallId,
+            (1, b'm') => return Name::Contact,
+            (1, b'l') => return Name::ContentLength,
+            (1, b'c') => return Name::ContentType,
+            (1, b'k') => return Name::Supported,
+            (1, b'x') => return Name::SessionExpires,
+            (2, b't') => (Name::To, b"to"),
+            (3, b'v') => (Name::Via, b"via"),
+            (4, b'f') => (Name::From, b"from"),
+            (4, b'c') => (Name::CSeq, b"cseq"),
+            (4, b'd') => (Name::Date, b"date"),
+            (4, b'p') => (Name::Path, b"path"),
+            (5, b'r') => (Name::Route, b"route"),
+            (6, b'm') => (Name::MinSe, b"min-se"),
+            (6, b'r') => (Name::Reason, b"reason"),
+            (7, b'c') => match name.get(1) {
+                Some(b'a' | b'A') => (Name::CallId, b"call-id"),
+                _ => (Name::Contact, b"contact"),
+            },
+            (7, b'r') => (Name::Require, b"require"),
+            (7, b'e') => (Name::Expires, b"expires"),
+            (7, b'w') => (Name::Warning, b"warning"),
+            (9, b's') => (Name::Supported, b"supported"),
+            (9, b't') => (Name::Timestamp, b"timestamp"),
+            (11, b'r') => (Name::RetryAfter, b"retry-after"),
+            (11, b'u') => (Name::Unsupported, b"unsupported"),
+            (12, b'm') => (Name::MaxForwards, b"max-forwards"),
+            (12, b'r') => (Name::RecordRoute, b"record-route"),
+            (12, b'c') => (Name::ContentType, b"content-type"),
+            (13, b'p') => (Name::ProxyRequire, b"proxy-require"),
+            (14, b'c') => (Name::ContentLength, b"content-length"),
+            (15, b's') => (Name::SessionExpires, b"session-expires"),
+            _ => return Name::Other,
+        };
+        if name.eq_ignore_ascii_case(full) {
+            candidate
+        } else {
+            Name::Other
+        }
+    }
+
+    /// The long form as the RFCs spell it; empty for [`Name::Other`].
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Name::Via => "Via",
+            Name::From => "From",
+            Name::To => "To",
+            Name::CallId => "Call-ID",
+            Name::CSeq => "CSeq",
+            Name::MaxForwards => "Max-Forwards",
+            Name::Route => "Route",
+            Name::RecordRoute => "Record-Route",
+            Name::Contact => "Contact",
+            Name::ContentLength => "Content-Length",
+            Name::ContentType => "Content-Type",
+            Name::ProxyRequire => "Proxy-Require",
+            Name::Require => "Require",
+            Name::Supported => "Supported",
+            Name::Unsupported => "Unsupported",
+            Name::RetryAfter => "Retry-After",
+            Name::SessionExpires => "Session-Expires",
+            Name::Expires => "Expires",
+            Name::Reason => "Reason",
+            Name::Warning => "Warning",
+            Name::Timestamp => "Timestamp",
+            Name::Date => "Date",
+            Name::Path => "Path",
+            Name::MinSe => "Min-SE",
+            Name::Other => "",
+        }
+    }
+}
+
+/// Compact forms of fields that have no [`Name`] (IANA registry of SIP header fields), lower case.
+const OTHER_COMPACT: [(u8, &[u8]); 11] = [
+    (b'a', b"accept-contact"),
+    (b'b', b"referred-by"),
+    (b'd', b"request-disposition"),
+    (b'e', b"content-encoding"),
+    (b'j', b"reject-contact"),
+    (b'n', b"identity-info"),
+    (b'o', b"event"),
+    (b'r', b"refer-to"),
+    (b's', b"subject"),
+    (b'u', b"allow-events"),
+    (b'y', b"identity"),
+];
+
+/// A header field to look for, prepared once: known by number, or by its long and compact names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'n> {
+    known: Name,
+    long: &'n [u8],
+    compact: Option<u8>,
+}
+
+impl<'n> Wanted<'n> {
+    /// `name` in lower case, long or compact.
+    pub(crate) fn new(name: &'n [u8]) -> Self {
+        let known = Name::of(name);
+        if known != Name::Other {
+            return Wanted {
+                known,
+                long: name,
+                compact: None,
+            };
+        }
+        let pair = OTHER_COMPACT
+            .iter()
+            .find(|(c, long)| name.eq_ignore_ascii_case(long) || name.eq_ignore_ascii_case(&[*c]));
+        match pair {
+            Some((compact, long)) => Wanted {
+                known,
+                long,
+                compact: Some(*compact),
+            },
+            None => Wanted {
+                known,
+                long: name,
+                compact: None,
+            },
+        }
+    }
+
+    /// Whether a row of this number and name is meant.
+    pub(crate) fn is(&self, known: Name, raw_name: &[u8]) -> bool {
+        if self.known != Name::Other || known != Name::Other {
+            return self.known == known && known != Name::Other;
+        }
+        match (raw_name, self.compact) {
+            ([one], Some(compact)) => one.eq_ignore_ascii_case(&compact),
+            _ => raw_name.eq_ignore_ascii_case(self.long),
+        }
+    }
+}
+
+/// A request method, or [`Method::Other`] for one that has no name here. Methods are case-sensitive
+/// (RFC 3261 §7.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[allow(missing_docs)] // the variants are the methods
+pub enum Method {
+    Invite,
+    Ack,
+    Cancel,
+    Bye,
+    Options,
+    Register,
+    Prack,
+    Subscribe,
+    Notify,
+    Publish,
+    Info,
+    Refer,
+    Message,
+    Update,
+    Other,
+}
+
+impl Method {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Method; 15] = [
+        Method::Invite,
+        Method::Ack,
+        Method::Cancel,
+        Method::Bye,
+        Method::Options,
+        Method::Register,
+        Method::Prack,
+        Method::Subscribe,
+        Method::Notify,
+        Method::Publish,
+        Method::Info,
+        Method::Refer,
+        Method::Message,
+        Method::Update,
+        Method::Other,
+    ];
+
+    /// From the octets of a start line or a CSeq.
+    pub fn of(method: &[u8]) -> Method {
+        match method {
+            b"INVITE" => Method::Invite,
+            b"ACK" => Method::Ack,
+            b"CANCEL" => Method::Cancel,
+            b"BYE" => Method::Bye,
+            b"OPTIONS" => Method::Options,
+            b"REGISTER" => Method::Register,
+            b"PRACK" => Method::Prack,
+            b"SUBSCRIBE" => Method::Subscribe,
+            b"NOTIFY" => Method::Notify,
+            b"PUBLISH" => Method::Publish,
+            b"INFO" => Method::Info,
+            b"REFER" => Method::Refer,
+            b"MESSAGE" => Method::Message,
+            b"UPDATE" => Method::Update,
+            _ => Method::Other,
+        }
+    }
+
+    /// The method's name, or `OTHER`: for metric labels.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Method::Invite => "INVITE",
+            Method::Ack => "ACK",
+            Method::Cancel => "CANCEL",
+            Method::Bye => "BYE",
+            Method::Options => "OPTIONS",
+            Method::Register => "REGISTER",
+            Method::Prack => "PRACK",
+            Method::Subscribe => "SUBSCRIBE",
+            Method::Notify => "NOTIFY",
+            Method::Publish => "PUBLISH",
+            Method::Info => "INFO",
+            Method::Refer => "REFER",
+            Method::Message => "MESSAGE",
+            Method::Update => "UPDATE",
+            Method::Other => "OTHER",
+        }
+    }
+}
