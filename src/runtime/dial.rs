@@ -1,0 +1,165 @@
+//! How connections come to be: accepted from a listener, or opened because a message wants to go.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use crate::flow::{Hop, ListenerId, Origin, SendFailure, Transport};
+use crate::shard::io::Send;
+
+use super::counters::{Direction, DropReason};
+use super::driver::Worker;
+use super::element::Element;
+use super::pool::{Conn, NewConn};
+use super::stream::{finish, serve};
+use super::sys;
+
+/// Pause after an accept that failed for want of descriptors: the listener stays readable.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Quiet time before the kernel asks whether the other end is still there, and between its questions.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+impl<E: Element> Worker<E> {
+    /// Sends a message on the connection it names, on a pooled one, or on a new one.
+    pub(super) fn send_stream(self: &Rc<Self>, send: Send, now: Instant) {
+        let conn = match self.connection_for(&send.hop, now) {
+            Ok(conn) => conn,
+            Err(failure) => return self.failed(send.token, failure),
+        };
+        // First the number, then the octets: the end of the connection cannot overtake it.
+        if let (Some(token), true) = (send.token, send.request) {
+            self.sent(token, conn.id, now);
+        }
+        if let Err(failure) = conn.push(send.bytes, send.token, send.request) {
+            self.failed(send.token, failure);
+        }
+    }
+
+    fn connection_for(self: &Rc<Self>, hop: &Hop, now: Instant) -> Result<Arc<Conn>, SendFailure> {
+        if let Some(id) = hop.conn {
+            return self.node.pool.get(id).ok_or(SendFailure::Closed { reused: true });
+        }
+        let listener = self.node.listen.get(usize::from(hop.listener.0)).ok_or(SendFailure::Local)?;
+        let local = listener.bind.ip();
+        if let Some(conn) = self.node.pool.find(hop, local, now) {
+            return Ok(conn);
+        }
+        match hop.transport {
+            Transport::Tcp => self.dial(hop, local, now),
+            Transport::Tls => Err(SendFailure::Tls),
+            Transport::Udp => Err(SendFailure::Local),
+        }
+    }
+
+    /// Begins to open a connection; what is to be sent on it may be queued at once.
+    fn dial(self: &Rc<Self>, hop: &Hop, local: IpAddr, now: Instant) -> Result<Arc<Conn>, SendFailure> {
+        let new = NewConn { transport: hop.transport, direction: Direction::Out, remote: hop.remote, local };
+        let conn = self.node.pool.admit(new, now).ok_or_else(|| {
+            self.counters().drop_one(DropReason::Connections);
+            SendFailure::Local
+        })?;
+        self.counters().connection(conn.transport, conn.direction, 1);
+        let (worker, made, listener) = (Rc::clone(self), Arc::clone(&conn), hop.listener);
+        tokio::task::spawn_local(async move {
+            let timeout = worker.node.settings.connect_timeout;
+            let outcome = match tokio::time::timeout(timeout, worker.connect(&made)).await {
+                Ok(outcome) => outcome,
+                Err(_) => Err(SendFailure::ConnectTimeout),
+            };
+            match outcome {
+                Ok((stream, local)) => {
+                    let origin = origin_of(&made, listener, local);
+                    serve(worker, made, stream, origin).await;
+                }
+                Err(failure) => finish(&worker, &made, VecDeque::new(), |_| failure),
+            }
+        });
+        Ok(conn)
+    }
+
+    /// Opens a connection from the listener's address. A TLS handshake belongs here too: it counts
+    /// against `connect_timeout`.
+    async fn connect(&self, conn: &Conn) -> Result<(TcpStream, SocketAddr), SendFailure> {
+        let open = async {
+            let socket = if conn.remote.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+            if !conn.local.is_unspecified() {
+                sys::bind_address_no_port(socket.as_fd());
+                socket.bind(SocketAddr::new(conn.local, 0))?;
+            }
+            let stream = socket.connect(conn.remote).await?;
+            let local = stream.local_addr()?;
+            if local == conn.remote {
+                // TCP lets a socket meet itself when nobody listens on the port it happened to get.
+                return Err(io::ErrorKind::ConnectionRefused.into());
+            }
+            tune(&stream, self.node.settings.answer_timeout);
+            Ok((stream, local))
+        };
+        open.await.map_err(|e: io::Error| {
+            tracing::debug!(remote = %conn.remote, error = %e, "cannot connect");
+            classify(&e)
+        })
+    }
+
+    /// Accepts connections until the worker ends.
+    pub(super) async fn accept(self: Rc<Self>, listener: ListenerId, socket: TcpListener) {
+        let bind = self.node.listen.get(usize::from(listener.0)).map(|l| l.bind.ip());
+        loop {
+            match socket.accept().await {
+                Ok((stream, remote)) => self.accepted(listener, bind, stream, remote),
+                // The connection is gone already; the next may be fine.
+                Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(e) => {
+                    self.counters().drop_one(DropReason::Accept);
+                    tracing::warn!(listener = listener.0, error = %e, "cannot accept a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    fn accepted(self: &Rc<Self>, listener: ListenerId, bind: Option<IpAddr>, stream: TcpStream, remote: SocketAddr) {
+        let Ok(local) = stream.local_addr() else {
+            return self.counters().drop_one(DropReason::Accept);
+        };
+        let transport = Transport::Tcp;
+        let new = NewConn { transport, direction: Direction::In, remote, local: bind.unwrap_or(local.ip()) };
+        let Some(conn) = self.node.pool.admit(new, Instant::now()) else {
+            return self.counters().drop_one(DropReason::Connections);
+        };
+        self.counters().connection(transport, Direction::In, 1);
+        tune(&stream, self.node.settings.answer_timeout);
+        let origin = origin_of(&conn, listener, local);
+        tokio::task::spawn_local(serve(Rc::clone(self), conn, stream, origin));
+    }
+}
+
+fn origin_of(conn: &Conn, listener: ListenerId, local: SocketAddr) -> Origin {
+    Origin { transport: conn.transport, listener, remote: conn.remote, local, conn: Some(conn.id), identity: None }
+}
+
+/// Small writes go at once; a peer that vanished is noticed. Best effort.
+fn tune(stream: &TcpStream, answer_timeout: Duration) {
+    let socket = SockRef::from(stream);
+    let _ = socket.set_tcp_nodelay(true);
+    let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 6));
+    let _ = socket.set_tcp_user_timeout(Some(answer_timeout));
+}
+
+/// What a failed connect means for the transaction.
+fn classify(error: &io::Error) -> SendFailure {
+    match error.raw_os_error() {
+        Some(libc::ETIMEDOUT) => SendFailure::ConnectTimeout,
+        Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN) => SendFailure::Icmp,
+        Some(libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED) => SendFailure::ConnectRefused,
+        _ if error.kind() == io::ErrorKind::ConnectionRefused => SendFailure::ConnectRefused,
+        _ => SendFailure::Local,
+    }
+}

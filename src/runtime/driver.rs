@@ -1,0 +1,432 @@
+//! Turns: a batch of inputs goes into the shards that own them, and what comes out is carried out.
+//!
+//! Whoever receives a message takes the lock of the shard that owns it for the length of its
+//! `handle_input` and moves the outputs out; sockets are touched only after unlocking, and never
+//! are two shards locked at once. Handing messages over to the owner's thread instead would cost
+//! a wake-up of that thread, several times what the whole message costs.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+use smallvec::SmallVec;
+use tokio::sync::{Notify, watch};
+
+use crate::config::Listen;
+use crate::flow::{ConnId, Origin, SendFailure, Transport};
+use crate::location::{Instance, LocateKey, Located, Observation};
+use crate::wire::Limits;
+use crate::shard::io::{Event, Input, Output, Send, SendToken, Ticket, Update};
+
+use super::counters::{Counters, DropReason};
+use super::element::{Element, Locator};
+use super::events::EventLog;
+use super::pool::Pool;
+use super::sys::{BATCH, SendBatch};
+use super::udp::UdpSocket;
+
+/// Timers fire on a grid of this width, so that timers close to each other share a wake-up.
+const GRID: Duration = Duration::from_millis(4);
+/// Octets read from a stream at once.
+const READ_BUFFER: usize = 64 * 1024;
+
+/// Durations and caps that the sockets heed; from the configuration.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) idle_timeout: Duration,
+    pub(super) message_timeout: Duration,
+    pub(super) connect_timeout: Duration,
+    /// 64*T1: how long an answer may take.
+    pub(super) answer_timeout: Duration,
+    pub(super) limits: Limits,
+}
+
+/// What all workers share.
+pub(super) struct Node<E> {
+    pub(super) slots: Box<[Slot<E>]>,
+    pub(super) locator: Arc<dyn Locator>,
+    pub(super) pool: Pool,
+    pub(super) counters: Arc<Counters>,
+    pub(super) listen: Box<[Listen]>,
+    pub(super) settings: Settings,
+    /// Turns true once, when the node is to end.
+    pub(super) stop: watch::Sender<bool>,
+    /// Keys the hash that assigns calls to shards.
+    pub(super) secret: u64,
+    /// Where the timer grid begins.
+    pub(super) epoch: Instant,
+}
+
+/// One shard, and the worker's appointment with it.
+pub(super) struct Slot<E> {
+    element: Mutex<E>,
+    /// The grid line at which the shard's worker will look at its timers; `u64::MAX`: never.
+    /// Written with the shard locked only.
+    announced: AtomicU64,
+    /// Tells that worker that there is something to do earlier.
+    wake: Notify,
+}
+
+impl<E: Element> Slot<E> {
+    pub(super) fn new(element: E) -> Self {
+        Self { element: Mutex::new(element), announced: AtomicU64::new(u64::MAX), wake: Notify::new() }
+    }
+
+    /// Locks the shard. Panics of an element are caught before they could poison the lock for
+    /// good; a shard is used on regardless.
+    pub(super) fn lock(&self) -> MutexGuard<'_, E> {
+        self.element.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_lock(&self) -> Option<MutexGuard<'_, E>> {
+        match self.element.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Makes the shard's worker carry out what the shard has to say.
+    pub(super) fn attend(&self) {
+        self.wake.notify_one();
+    }
+}
+
+impl<E: Element> Node<E> {
+    /// Gives an input to a shard from any thread; the shard's worker carries out the consequences.
+    pub(super) fn post(&self, shard: usize, input: Input<'_>) {
+        if let Some(slot) = self.slots.get(shard) {
+            let now = Instant::now();
+            feed(&mut *slot.lock(), now, input, &self.counters);
+            slot.attend();
+        }
+    }
+
+    /// The shard a token belongs to: its top 16 bits.
+    fn shard_of_token(&self, token: SendToken) -> Option<usize> {
+        usize::try_from(token.0 >> 48).ok().filter(|s| *s < self.slots.len())
+    }
+
+    /// The first grid line at or after `t`.
+    fn grid_line(&self, t: Instant) -> u64 {
+        let width = GRID.as_micros() as u64;
+        u64::try_from(t.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX).div_ceil(width)
+    }
+
+    fn grid_time(&self, line: u64) -> Instant {
+        self.epoch + Duration::from_micros(line.saturating_mul(GRID.as_micros() as u64))
+    }
+}
+
+/// One message of a batch.
+pub(super) struct Arrived<'a> {
+    pub(super) origin: Origin,
+    pub(super) bytes: &'a [u8],
+}
+
+/// Something to do after unlocking, in order.
+enum Step {
+    Stream(Send),
+    Locate(usize, Ticket, Arc<LocateKey>),
+    Located(usize, Ticket, Arc<Located>),
+    /// An observation, and the shard that made it.
+    Health(usize, Instance, Observation),
+    Tell(Event),
+    Sent(SendToken, ConnId),
+    Failed(SendToken, SendFailure),
+    Closed(ConnId),
+}
+
+/// One thread's side of the node.
+pub(super) struct Worker<E> {
+    pub(super) index: usize,
+    pub(super) node: Arc<Node<E>>,
+    /// This worker's socket of each UDP listener, by listener.
+    udp: Vec<Option<Rc<UdpSocket>>>,
+    steps: RefCell<VecDeque<Step>>,
+    settling: Cell<bool>,
+    pub(super) send_batch: RefCell<SendBatch>,
+    pub(super) read_buffer: RefCell<Box<[u8]>>,
+    log: RefCell<EventLog>,
+}
+
+/// Gives one input to an element. A panic is a bug that must not take the node down: the message
+/// is lost, the count rises, the shard goes on.
+fn feed<E: Element>(element: &mut E, now: Instant, input: Input<'_>, counters: &Counters) {
+    if catch_unwind(AssertUnwindSafe(|| element.handle_input(now, input))).is_err() {
+        counters.panics.fetch_add(1, Ordering::Relaxed);
+        tracing::error!("the element panicked on an input; the input is lost");
+    }
+}
+
+impl<E: Element> Worker<E> {
+    pub(super) fn new(index: usize, node: Arc<Node<E>>, udp: Vec<Option<Rc<UdpSocket>>>) -> Rc<Self> {
+        Rc::new(Self {
+            index,
+            node,
+            udp,
+            steps: RefCell::default(),
+            settling: Cell::new(false),
+            send_batch: RefCell::new(SendBatch::new()),
+            read_buffer: RefCell::new(vec![0; READ_BUFFER].into_boxed_slice()),
+            log: RefCell::default(),
+        })
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        &self.node.counters
+    }
+
+    /// One turn for a batch of messages: each goes to its shard, then everything is carried out.
+    pub(super) fn messages(self: &Rc<Self>, now: Instant, batch: &[Arrived<'_>]) {
+        let shards = self.node.slots.len();
+        if shards == 1 {
+            self.visit(0, now, batch.iter());
+        } else {
+            self.visit_owners(now, batch, shards);
+        }
+        self.settle(now);
+    }
+
+    /// Visits each shard that owns something of the batch once, those first that are free.
+    fn visit_owners(&self, now: Instant, batch: &[Arrived<'_>], shards: usize) {
+        let owners: SmallVec<[usize; BATCH]> =
+            batch.iter().map(|m| E::shard_of(m.bytes, self.node.secret, shards) % shards).collect();
+        let of = |shard: usize| batch.iter().zip(&owners).filter(move |(_, o)| **o == shard).map(|(m, _)| m);
+        let mut busy: SmallVec<[usize; BATCH]> = SmallVec::new();
+        // Own shard first: its lock is the least likely to be held by somebody else.
+        for shard in (0..shards).map(|i| (self.index + i) % shards).filter(|s| owners.contains(s)) {
+            match self.node.slots[shard].try_lock() {
+                Some(mut element) => self.visit_locked(shard, &mut element, now, of(shard)),
+                None => busy.push(shard),
+            }
+        }
+        for shard in busy {
+            self.visit(shard, now, of(shard));
+        }
+    }
+
+    fn visit<'a>(&self, shard: usize, now: Instant, messages: impl Iterator<Item = &'a Arrived<'a>>) {
+        let mut element = self.node.slots[shard].lock();
+        self.visit_locked(shard, &mut element, now, messages);
+    }
+
+    fn visit_locked<'a>(
+        &self,
+        shard: usize,
+        element: &mut E,
+        now: Instant,
+        messages: impl Iterator<Item = &'a Arrived<'a>>,
+    ) {
+        for m in messages {
+            feed(element, now, Input::Message { origin: &m.origin, bytes: m.bytes }, self.counters());
+            self.collect(shard, element, now);
+        }
+        self.leave(shard, element, now, false);
+    }
+
+    /// Gives one input to one shard and moves its outputs out.
+    fn enter(&self, shard: usize, now: Instant, input: Input<'_>) {
+        let Some(slot) = self.node.slots.get(shard) else { return };
+        let mut element = slot.lock();
+        feed(&mut *element, now, input, self.counters());
+        self.collect(shard, &mut element, now);
+        self.leave(shard, &mut element, now, false);
+    }
+
+    /// Moves the outputs out, answering from the location cache at once.
+    fn collect(&self, shard: usize, element: &mut E, now: Instant) {
+        let mut steps = self.steps.borrow_mut();
+        while let Some(output) = element.poll_output() {
+            match output {
+                Output::Send(send) if send.hop.transport == Transport::Udp => {
+                    match self.udp.get(usize::from(send.hop.listener.0)) {
+                        Some(Some(socket)) => {
+                            if !socket.queue(send.hop.remote, send.bytes, send.token) {
+                                self.counters().drop_one(DropReason::UdpSendQueue);
+                            }
+                        }
+                        _ => steps.extend(send.token.map(|t| Step::Failed(t, SendFailure::Local))),
+                    }
+                }
+                Output::Send(send) => steps.push_back(Step::Stream(send)),
+                Output::Locate { ticket, key } => match self.node.locator.locate_cached(&key, now) {
+                    Some(result) => feed(element, now, Input::Located { ticket, result }, self.counters()),
+                    None => steps.push_back(Step::Locate(shard, ticket, key)),
+                },
+                Output::Event(Event::Health(instance, seen)) => steps.push_back(Step::Health(shard, instance, seen)),
+                Output::Event(event) => steps.push_back(Step::Tell(event)),
+            }
+        }
+    }
+
+    /// Before unlocking: fires what is due and tells the shard's worker of an earlier deadline.
+    /// `appointed`: we are that worker, and the appointment is made anew, later ones included.
+    fn leave(&self, shard: usize, element: &mut E, now: Instant, appointed: bool) {
+        let mut next = element.poll_timeout();
+        if next.is_some_and(|t| t <= now) {
+            if catch_unwind(AssertUnwindSafe(|| element.handle_timeout(now))).is_err() {
+                self.counters().panics.fetch_add(1, Ordering::Relaxed);
+                tracing::error!("the element panicked on a timer");
+            }
+            self.collect(shard, element, now);
+            next = element.poll_timeout();
+        }
+        let line = next.map_or(u64::MAX, |t| self.node.grid_line(t));
+        let slot = &self.node.slots[shard];
+        if appointed {
+            slot.announced.store(line, Ordering::Release);
+        } else if line < slot.announced.load(Ordering::Acquire) {
+            slot.announced.store(line, Ordering::Release);
+            slot.attend();
+        }
+    }
+
+    /// Carries out everything that the shards asked for, and what follows from that.
+    pub(super) fn settle(self: &Rc<Self>, now: Instant) {
+        // What a step does may end in here again; the outer loop sees to it.
+        if self.settling.replace(true) {
+            return;
+        }
+        loop {
+            let step = self.steps.borrow_mut().pop_front();
+            match step {
+                Some(step) => self.carry_out(step, now),
+                None => {
+                    for socket in self.udp.iter().flatten() {
+                        UdpSocket::flush(socket, self);
+                    }
+                    if self.steps.borrow().is_empty() {
+                        break;
+                    }
+                }
+            }
+        }
+        self.settling.set(false);
+    }
+
+    fn carry_out(self: &Rc<Self>, step: Step, now: Instant) {
+        match step {
+            Step::Stream(send) => self.send_stream(send, now),
+            Step::Locate(shard, ticket, key) => {
+                let worker = Rc::clone(self);
+                tokio::task::spawn_local(async move {
+                    let result = worker.node.locator.locate(key).await;
+                    worker.steps.borrow_mut().push_back(Step::Located(shard, ticket, result));
+                    worker.settle(Instant::now());
+                });
+            }
+            Step::Located(shard, ticket, result) => self.enter(shard, now, Input::Located { ticket, result }),
+            Step::Health(from, instance, seen) => {
+                for shard in (0..self.node.slots.len()).filter(|s| *s != from) {
+                    self.enter(shard, now, Input::Update(Update::Health(instance, seen)));
+                }
+            }
+            Step::Tell(event) => self.log.borrow_mut().tell(&event, now, self.counters()),
+            Step::Sent(token, conn) => {
+                if let Some(shard) = self.node.shard_of_token(token) {
+                    self.enter(shard, now, Input::Sent { token, conn });
+                }
+            }
+            Step::Failed(token, failure) => {
+                if let Some(shard) = self.node.shard_of_token(token) {
+                    self.enter(shard, now, Input::SendFailed { token, failure });
+                }
+            }
+            Step::Closed(conn) => {
+                for shard in 0..self.node.slots.len() {
+                    self.enter(shard, now, Input::ConnectionClosed { conn });
+                }
+            }
+        }
+    }
+
+    /// Tells the owner of `token`, at the next [`Worker::settle`].
+    pub(super) fn failed(&self, token: Option<SendToken>, failure: SendFailure) {
+        if let Some(token) = token {
+            self.steps.borrow_mut().push_back(Step::Failed(token, failure));
+        }
+    }
+
+    /// Tells all shards, at the next [`Worker::settle`].
+    pub(super) fn closed(&self, conn: ConnId) {
+        self.steps.borrow_mut().push_back(Step::Closed(conn));
+    }
+
+    /// Tells the owner of `token` at once, before anything can happen to the connection.
+    pub(super) fn sent(self: &Rc<Self>, token: SendToken, conn: ConnId, now: Instant) {
+        self.carry_out(Step::Sent(token, conn), now);
+    }
+
+    /// An ICMP error. One that quotes enough goes to the owner of the call, else to all.
+    pub(super) fn undeliverable(&self, now: Instant, to: std::net::SocketAddr, payload: &[u8]) {
+        let shards = self.node.slots.len();
+        if quotes_call_id(payload) {
+            let shard = E::shard_of(payload, self.node.secret, shards) % shards;
+            self.enter(shard, now, Input::Undeliverable { to, payload });
+        } else {
+            for shard in 0..shards {
+                self.enter(shard, now, Input::Undeliverable { to, payload });
+            }
+        }
+    }
+
+    /// Keeps the shard's appointments until the worker ends.
+    pub(super) async fn keep_timers(self: Rc<Self>) {
+        let slot = &self.node.slots[self.index];
+        let sleep = tokio::time::sleep_until((Instant::now() + Duration::from_secs(3600)).into());
+        let mut sleep = std::pin::pin!(sleep);
+        loop {
+            let now = Instant::now();
+            {
+                let mut element = slot.lock();
+                self.collect(self.index, &mut element, now);
+                self.leave(self.index, &mut element, now, true);
+            }
+            self.settle(now);
+            match slot.announced.load(Ordering::Acquire) {
+                u64::MAX => slot.wake.notified().await,
+                line => {
+                    sleep.as_mut().reset(self.node.grid_time(line).into());
+                    tokio::select! {
+                        () = slot.wake.notified() => {}
+                        () = sleep.as_mut() => {}
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// True if a quoted part of a message holds its Call-ID whole.
+fn quotes_call_id(payload: &[u8]) -> bool {
+    let mut rest = payload;
+    while let Some(end) = memchr::memchr(b'\n', rest) {
+        let (line, after) = rest.split_at(end + 1);
+        rest = after;
+        if let Some(colon) = memchr::memchr(b':', line) {
+            let name = line[..colon].trim_ascii_end();
+            if name.eq_ignore_ascii_case(b"call-id") || name.eq_ignore_ascii_case(b"i") {
+                return true;
+            }
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::quotes_call_id;
+
+    #[test]
+    fn a_quoted_call_id_counts_only_when_its_line_is_whole() {
+        assert!(quotes_call_id(b"INVITE sip:a SIP/2.0\r\nCall-ID: x\r\nVia"));
+        assert!(quotes_call_id(b"INVITE sip:a SIP/2.0\r\nI : x\r\n"));
+        assert!(!quotes_call_id(b"INVITE sip:a SIP/2.0\r\nCall-ID: x"));
+        assert!(!quotes_call_id(b""));
+    }
+}

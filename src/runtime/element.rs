@@ -1,0 +1,36 @@
+//! What the sockets need of the element behind them, and of whoever locates servers.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::location::{LocateKey, Located};
+use crate::shard::io::{Input, Output};
+
+/// The element as the runtime sees it: input, timeout, outputs. A pure value; all four methods
+/// return without waiting for anything.
+pub trait Element: Send + 'static {
+    /// Something happened.
+    fn handle_input(&mut self, now: Instant, input: Input<'_>);
+    /// The time of [`Element::poll_timeout`] has come, or passed.
+    fn handle_timeout(&mut self, now: Instant);
+    /// What is to be done next; `None`: nothing until the next input or timeout.
+    fn poll_output(&mut self) -> Option<Output>;
+    /// When [`Element::handle_timeout`] is to be called next.
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// Which of `shards` elements a message belongs to: the same one for all messages of a call.
+    fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize;
+}
+
+/// A future that can be kept and sent.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// Finds servers (RFC 3263): the answer to [`Output::Locate`].
+pub trait Locator: Send + Sync + 'static {
+    /// The answer, if nothing need be asked for it. Called with a shard locked: must not wait.
+    fn locate_cached(&self, key: &LocateKey, now: Instant) -> Option<Arc<Located>>;
+    /// The answer. Polled on the worker that asks; ends within the budget of a location
+    /// (`dns.timeout`), and failure is an answer too.
+    fn locate(&self, key: Arc<LocateKey>) -> BoxFuture<Arc<Located>>;
+}

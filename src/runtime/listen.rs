@@ -1,0 +1,146 @@
+//! Opens the sockets of all listeners, before any thread starts, so that a failure is an error
+//! message and not a half-running node.
+
+use std::io;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::config::Listen;
+use crate::flow::{ListenerId, Transport};
+
+use super::sys;
+
+/// Socket buffers, octets: a second of traffic at some thousand messages per second.
+const BUFFER: usize = 4 * 1024 * 1024;
+/// Connections waiting to be accepted.
+const BACKLOG: i32 = 1024;
+
+/// Why the sockets could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A listener's socket.
+    #[error("listener {} ({transport} {bind}): {cause}", listener.0)]
+    Listen {
+        /// Which listener.
+        listener: ListenerId,
+        /// Its transport.
+        transport: Transport,
+        /// Its address.
+        bind: SocketAddr,
+        /// What the system says.
+        cause: io::Error,
+    },
+    /// A listener of a transport that this build does not serve.
+    #[error("listener {} ({transport} {bind}): this build does not serve {transport}", listener.0)]
+    Unserved {
+        /// Which listener.
+        listener: ListenerId,
+        /// Its transport.
+        transport: Transport,
+        /// Its address.
+        bind: SocketAddr,
+    },
+    /// As many shards as workers are needed, and at least one.
+    #[error("{shards} shards for {workers} workers")]
+    Shards {
+        /// Shards given.
+        shards: usize,
+        /// Worker threads configured.
+        workers: usize,
+    },
+    /// A worker thread or its event loop.
+    #[error("worker {worker}: {cause}")]
+    Worker {
+        /// Which one.
+        worker: usize,
+        /// What the system says.
+        cause: io::Error,
+    },
+}
+
+/// One worker's sockets, by listener.
+#[derive(Debug, Default)]
+pub(super) struct Sockets {
+    pub(super) udp: Vec<(ListenerId, UdpSocket)>,
+    pub(super) tcp: Vec<(ListenerId, TcpListener)>,
+}
+
+/// Opens every listener once for each worker. Port 0 becomes a real port, the same for all
+/// workers; the addresses as bound are written back to `listen`.
+pub(super) fn open(listen: &mut [Listen], workers: usize) -> Result<Vec<Sockets>, StartError> {
+    let mut all: Vec<Sockets> = (0..workers).map(|_| Sockets::default()).collect();
+    for (i, l) in listen.iter_mut().enumerate() {
+        let listener = ListenerId(u16::try_from(i).unwrap_or(u16::MAX));
+        let (transport, bind) = (l.transport, l.bind);
+        if transport == Transport::Tls {
+            return Err(StartError::Unserved { listener, transport, bind });
+        }
+        let group = open_group(l, workers).map_err(|cause| StartError::Listen { listener, transport, bind, cause })?;
+        for (sockets, socket) in all.iter_mut().zip(group) {
+            match transport {
+                Transport::Udp => sockets.udp.push((listener, socket.into())),
+                Transport::Tcp | Transport::Tls => sockets.tcp.push((listener, socket.into())),
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// One socket per worker on one address.
+fn open_group(listen: &mut Listen, workers: usize) -> io::Result<Vec<Socket>> {
+    let shared = workers > 1;
+    if shared && listen.bind.port() != 0 {
+        // With SO_REUSEPORT a second node on the same address would quietly take half of the
+        // traffic; a bind without it fails as it should.
+        drop(open_one(listen, false)?);
+    }
+    let mut group = Vec::with_capacity(workers);
+    for _ in 0..workers {
+        let socket = open_one(listen, shared)?;
+        if let Some(bound) = socket.local_addr()?.as_socket() {
+            listen.bind.set_port(bound.port());
+        }
+        group.push(socket);
+    }
+    for socket in &group {
+        if listen.transport != Transport::Udp {
+            socket.listen(BACKLOG)?;
+        }
+    }
+    if let (true, Some(first)) = (shared, group.first()) {
+        // Without the program the kernel spreads by addresses: worse, but it works.
+        if let Err(e) = sys::spread_evenly(first.as_fd(), workers) {
+            tracing::warn!(bind = %listen.bind, error = %e, "cannot spread evenly over workers");
+        }
+    }
+    Ok(group)
+}
+
+fn open_one(listen: &Listen, shared: bool) -> io::Result<Socket> {
+    let udp = listen.transport == Transport::Udp;
+    let v6 = listen.bind.is_ipv6();
+    let (kind, protocol) = if udp { (Type::DGRAM, Protocol::UDP) } else { (Type::STREAM, Protocol::TCP) };
+    let socket = Socket::new(Domain::for_address(listen.bind), kind, Some(protocol))?;
+    socket.set_nonblocking(true)?;
+    if v6 {
+        socket.set_only_v6(true)?;
+    }
+    if !udp {
+        // A restart must not wait for the old connections' TIME-WAIT.
+        socket.set_reuse_address(true)?;
+    }
+    if shared {
+        socket.set_reuse_port(true)?;
+    }
+    if udp {
+        sys::enlarge_buffers(socket.as_fd(), BUFFER);
+        sys::receive_errors(socket.as_fd(), v6)?;
+        if listen.bind.ip().is_unspecified() {
+            sys::receive_local_address(socket.as_fd(), v6)?;
+        }
+    }
+    socket.bind(&listen.bind.into())?;
+    Ok(socket)
+}

@@ -1,0 +1,232 @@
+//! The shell: threads, sockets and clocks around the shards.
+//!
+//! `runtime.workers` threads run an event loop each, with a socket of their own for every
+//! listener. There are as many shards as workers; a message is handled by whoever receives it,
+//! under the lock of the shard that owns its call ([`driver`]). Worker `i` keeps the timers of
+//! shard `i`. Datagrams go in and out in batches ([`udp`]); a stream connection lives as one task
+//! on the worker that accepted or opened it ([`stream`], [`dial`]) and is known to all through a
+//! registry ([`pool`]).
+
+mod counters;
+mod dial;
+mod driver;
+mod element;
+mod events;
+mod listen;
+mod pool;
+mod stream;
+mod sys;
+#[cfg(test)]
+mod tests;
+mod udp;
+
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::task::LocalSet;
+
+use crate::config::{Config, Listen};
+use crate::shard::io::{Input, Update};
+use crate::wire::Limits;
+
+pub use counters::{Counters, Direction, DropReason};
+pub use element::{BoxFuture, Element, Locator};
+pub use listen::StartError;
+
+use driver::{Node, Settings, Slot, Worker};
+use listen::Sockets;
+use pool::Pool;
+use udp::UdpSocket;
+
+/// How long connections may take to write what is queued when the node stops.
+const STOP_GRACE: Duration = Duration::from_millis(1500);
+
+/// Worker threads that a configuration asks for, and so the number of shards to make.
+pub fn workers(config: &Config) -> usize {
+    match config.runtime.workers {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        n => n,
+    }
+}
+
+/// Opens the sockets and starts the workers. When this returns, traffic is being accepted.
+///
+/// One shard per worker ([`workers`]); `secret` keys the hash that assigns calls to shards.
+/// Errors name the listener and the cause; nothing is left running then.
+pub fn start<E: Element>(
+    config: &Config,
+    shards: Vec<E>,
+    locator: Arc<dyn Locator>,
+    secret: u64,
+) -> Result<Handle<E>, StartError> {
+    let workers = workers(config);
+    if shards.len() != workers || workers == 0 {
+        return Err(StartError::Shards { shards: shards.len(), workers });
+    }
+    let mut listen = config.listen.clone();
+    let sockets = listen::open(&mut listen, workers)?;
+    let node = Arc::new(Node {
+        slots: shards.into_iter().map(Slot::new).collect(),
+        locator,
+        pool: Pool::new(config.limits.connections, config.limits.write_queue),
+        counters: Arc::default(),
+        listen: listen.into_boxed_slice(),
+        settings: Settings {
+            idle_timeout: config.sip.idle_timeout,
+            message_timeout: config.sip.message_timeout,
+            connect_timeout: config.sip.connect_timeout,
+            answer_timeout: config.sip.t1.saturating_mul(64),
+            limits: Limits {
+                max_message: config.sip.max_message,
+                max_headers: config.sip.max_headers,
+                max_header: config.sip.max_header,
+            },
+        },
+        stop: watch::Sender::new(false),
+        secret,
+        epoch: Instant::now(),
+    });
+    let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
+    let (report, reports) = std::sync::mpsc::channel();
+    for (index, sockets) in sockets.into_iter().enumerate() {
+        let (node, report) = (Arc::clone(&handle.node), report.clone());
+        let thread = std::thread::Builder::new()
+            .name(format!("sbe-worker-{index}"))
+            .spawn(move || run_worker(index, node, sockets, |outcome| drop(report.send((index, outcome)))))
+            .map_err(|cause| StartError::Worker { worker: index, cause })?;
+        handle.threads.push(thread);
+    }
+    drop(report);
+    for (worker, outcome) in reports {
+        outcome.map_err(|cause| StartError::Worker { worker, cause })?;
+    }
+    Ok(handle)
+}
+
+/// A running node. Dropping it stops the node like [`Handle::stop`].
+pub struct Handle<E: Element> {
+    node: Arc<Node<E>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl<E: Element> Handle<E> {
+    /// The listeners with the addresses they are bound to (port 0 resolved), in file order.
+    pub fn listeners(&self) -> &[Listen] {
+        &self.node.listen
+    }
+
+    /// Number of shards.
+    pub fn shards(&self) -> usize {
+        self.node.slots.len()
+    }
+
+    /// What the sockets have counted.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.node.counters
+    }
+
+    /// Stream connections there are, those being made included.
+    pub fn connections(&self) -> usize {
+        self.node.pool.len()
+    }
+
+    /// Gives news to every shard.
+    pub fn update(&self, update: &Update) {
+        for shard in 0..self.shards() {
+            self.update_one(shard, update.clone());
+        }
+    }
+
+    /// Gives news to one shard; one that does not exist hears nothing.
+    pub fn update_one(&self, shard: usize, update: Update) {
+        self.node.post(shard, Input::Update(update));
+    }
+
+    /// Looks at a shard while nothing else touches it: keep it short, calls wait meanwhile.
+    /// `None`: no such shard.
+    pub fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut E) -> R) -> Option<R> {
+        self.node.slots.get(shard).map(|slot| f(&mut *slot.lock()))
+    }
+
+    /// Stops accepting, lets connections write what is queued (at most a second and a half), ends
+    /// the workers and waits for them. Calls are not waited for: draining comes before this.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        self.node.stop.send_replace(true);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a worker thread had panicked");
+            }
+        }
+    }
+}
+
+impl<E: Element> Drop for Handle<E> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// A worker thread: reports once whether its event loop stands, then serves until the node stops.
+fn run_worker<E: Element>(index: usize, node: Arc<Node<E>>, sockets: Sockets, report: impl Fn(io::Result<()>)) {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(e) => return report(Err(e)),
+    };
+    let local = LocalSet::new();
+    local.block_on(&runtime, async {
+        let mut stop = node.stop.subscribe();
+        let tasks = match begin(index, Arc::clone(&node), sockets) {
+            Ok(tasks) => tasks,
+            Err(e) => return report(Err(e)),
+        };
+        report(Ok(()));
+        let _ = stop.wait_for(|stop| *stop).await;
+        for listener in tasks.accepting {
+            listener.abort();
+        }
+        node.pool.end_all();
+        let until = Instant::now() + STOP_GRACE;
+        while node.pool.len() > 0 && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    // What is left of the tasks is dropped with the set, and their sockets with them.
+    drop(local);
+}
+
+/// Tasks of a worker that are ended before the others.
+struct Tasks {
+    accepting: Vec<tokio::task::JoinHandle<()>>,
+}
+
+/// Takes the sockets into the event loop and starts the worker's tasks.
+fn begin<E: Element>(index: usize, node: Arc<Node<E>>, sockets: Sockets) -> io::Result<Tasks> {
+    let mut udp: Vec<Option<Rc<UdpSocket>>> = vec![None; node.listen.len()];
+    for (listener, socket) in sockets.udp {
+        if let Some(place) = udp.get_mut(usize::from(listener.0)) {
+            *place = Some(UdpSocket::new(listener, socket)?);
+        }
+    }
+    let worker = Worker::new(index, node, udp.clone());
+    let room = Rc::new(RefCell::new(sys::RecvBatch::new()));
+    let errors = Rc::new(RefCell::new(sys::ErrorReader::new()));
+    for socket in udp.into_iter().flatten() {
+        tokio::task::spawn_local(socket.receive(Rc::clone(&worker), Rc::clone(&room), Rc::clone(&errors)));
+    }
+    let mut accepting = Vec::new();
+    for (listener, socket) in sockets.tcp {
+        let socket = tokio::net::TcpListener::from_std(socket)?;
+        accepting.push(tokio::task::spawn_local(Rc::clone(&worker).accept(listener, socket)));
+    }
+    tokio::task::spawn_local(worker.keep_timers());
+    Ok(Tasks { accepting })
+}

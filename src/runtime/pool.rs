@@ -1,0 +1,289 @@
+//! The registry of stream connections, shared by all workers: by number, and by whom they reach.
+//!
+//! A connection lives on one worker; everybody else holds its [`Conn`], a bounded queue of what is
+//! to be written and a bell. What is sent while the connection is still being made waits there too.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::sync::Notify;
+
+use crate::flow::{ConnId, Hop, SendFailure, TlsIdentity, Transport};
+use crate::shard::io::SendToken;
+
+use super::counters::Direction;
+
+/// A connection made less than this ago is no "pooled" one: it serves a send that wants a fresh
+/// connection, so that a hundred transactions whose connection died share one new connection
+/// instead of opening a hundred.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// Something to write.
+#[derive(Debug)]
+pub(super) struct Item {
+    pub(super) bytes: Bytes,
+    pub(super) token: Option<SendToken>,
+    /// The connection had been open before this was queued.
+    pub(super) reused: bool,
+}
+
+/// What is waiting to be written.
+#[derive(Debug, Default)]
+struct WriteQueue {
+    items: VecDeque<Item>,
+    /// Octets in `items`, and of what the connection has taken but not yet written.
+    octets: usize,
+    /// It had no room: the connection is to be closed.
+    overflowed: bool,
+    /// Nothing is taken any more.
+    closed: bool,
+}
+
+/// A connection as others see it.
+#[derive(Debug)]
+pub(super) struct Conn {
+    pub(super) id: ConnId,
+    pub(super) transport: Transport,
+    pub(super) direction: Direction,
+    /// The other end.
+    pub(super) remote: SocketAddr,
+    /// Our address: the listener's bind address for connections we open, which may be a wildcard.
+    pub(super) local: IpAddr,
+    /// Whom the other end's certificate named, once a handshake has shown that.
+    pub(super) identity: Mutex<Option<Arc<TlsIdentity>>>,
+    born: Instant,
+    /// The connection (and its handshake) is there.
+    open: AtomicBool,
+    /// Requests of ours went over it: its end is of interest.
+    carried_requests: AtomicBool,
+    /// To be closed once its queue is empty.
+    ending: AtomicBool,
+    queue: Mutex<WriteQueue>,
+    queue_limit: usize,
+    /// Rings when the queue or `ending` has changed.
+    pub(super) bell: Notify,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Conn {
+    /// Queues a message. `QueueFull` also ends the connection: a reader that slow would only
+    /// collect more. `Closed`: it has ended meanwhile.
+    pub(super) fn push(&self, bytes: Bytes, token: Option<SendToken>, request: bool) -> Result<(), SendFailure> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let reused = self.open.load(Ordering::Relaxed);
+        let mut queue = locked(&self.queue);
+        if queue.overflowed {
+            return Err(SendFailure::QueueFull);
+        }
+        if queue.closed {
+            return Err(SendFailure::Closed { reused });
+        }
+        let octets = queue.octets.saturating_add(bytes.len());
+        if octets > self.queue_limit {
+            queue.overflowed = true;
+            drop(queue);
+            self.bell.notify_one();
+            return Err(SendFailure::QueueFull);
+        }
+        queue.octets = octets;
+        queue.items.push_back(Item { bytes, token, reused });
+        drop(queue);
+        if request {
+            self.carried_requests.store(true, Ordering::Relaxed);
+        }
+        self.bell.notify_one();
+        Ok(())
+    }
+
+    /// Moves what is queued to `taken` if that is empty; true when the queue has overflowed.
+    /// What was taken counts against the limit until [`Conn::written`].
+    pub(super) fn take(&self, taken: &mut VecDeque<Item>) -> bool {
+        let mut queue = locked(&self.queue);
+        if taken.is_empty() {
+            std::mem::swap(&mut queue.items, taken);
+        }
+        queue.overflowed
+    }
+
+    /// Octets have gone out.
+    pub(super) fn written(&self, octets: usize) {
+        let mut queue = locked(&self.queue);
+        queue.octets = queue.octets.saturating_sub(octets);
+    }
+
+    /// Nothing is queued or taken.
+    pub(super) fn is_flushed(&self) -> bool {
+        locked(&self.queue).octets == 0
+    }
+
+    /// Takes nothing any more; returns what was still queued.
+    pub(super) fn close(&self) -> VecDeque<Item> {
+        let mut queue = locked(&self.queue);
+        queue.closed = true;
+        std::mem::take(&mut queue.items)
+    }
+
+    /// True if it ended because its queue was full.
+    pub(super) fn has_overflowed(&self) -> bool {
+        locked(&self.queue).overflowed
+    }
+
+    /// The connection is there.
+    pub(super) fn opened(&self) {
+        self.open.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn has_carried_requests(&self) -> bool {
+        self.carried_requests.load(Ordering::Relaxed)
+    }
+
+    /// Asks the connection to end once everything queued is written.
+    pub(super) fn end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+        self.bell.notify_one();
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::Relaxed)
+    }
+
+    /// Whether a send that names no connection may use this one.
+    fn serves(&self, hop: &Hop, now: Instant) -> bool {
+        if hop.fresh {
+            let new = now.saturating_duration_since(self.born) < FRESH;
+            if self.direction == Direction::In || !new {
+                return false;
+            }
+        }
+        match &hop.tls {
+            None => true,
+            // RFC 5923 §4, RFC 5922 §7.3: only if it was verified for the name that is asked for.
+            Some(wanted) => locked(&self.identity)
+                .as_ref()
+                .is_some_and(|identity| identity.names.iter().any(|name| wanted.accepted.contains(name))),
+        }
+    }
+}
+
+/// Whom a connection reaches, and from which of our addresses.
+type Route = (Transport, SocketAddr, IpAddr);
+
+#[derive(Debug, Default)]
+struct Tables {
+    by_id: HashMap<ConnId, Arc<Conn>, ahash::RandomState>,
+    /// Usable for new requests, the newest last.
+    by_route: HashMap<Route, SmallVec<[Arc<Conn>; 1]>, ahash::RandomState>,
+    /// The node is ending: no more connections.
+    ending: bool,
+}
+
+/// All stream connections of the node.
+#[derive(Debug)]
+pub(super) struct Pool {
+    tables: Mutex<Tables>,
+    next_id: AtomicU64,
+    max: usize,
+    queue_limit: usize,
+}
+
+/// What [`Pool::admit`] is told of a connection.
+#[derive(Debug)]
+pub(super) struct NewConn {
+    pub(super) transport: Transport,
+    pub(super) direction: Direction,
+    pub(super) remote: SocketAddr,
+    pub(super) local: IpAddr,
+}
+
+impl Pool {
+    /// At most `max` connections, each with at most `queue_limit` octets to write.
+    pub(super) fn new(max: usize, queue_limit: usize) -> Self {
+        Self { tables: Mutex::default(), next_id: AtomicU64::new(1), max, queue_limit }
+    }
+
+    /// Enters a connection (made, or about to be made); `None`: there are too many.
+    pub(super) fn admit(&self, new: NewConn, now: Instant) -> Option<Arc<Conn>> {
+        let mut tables = locked(&self.tables);
+        if tables.ending || tables.by_id.len() >= self.max {
+            return None;
+        }
+        let conn = Arc::new(Conn {
+            id: ConnId(self.next_id.fetch_add(1, Ordering::Relaxed)),
+            transport: new.transport,
+            direction: new.direction,
+            remote: new.remote,
+            local: new.local,
+            identity: Mutex::default(),
+            born: now,
+            open: AtomicBool::new(false),
+            carried_requests: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            queue: Mutex::default(),
+            queue_limit: self.queue_limit,
+            bell: Notify::new(),
+        });
+        tables.by_id.insert(conn.id, Arc::clone(&conn));
+        tables.by_route.entry(route_of(&conn)).or_default().push(Arc::clone(&conn));
+        Some(conn)
+    }
+
+    /// The connection of this number, unless it has ended.
+    pub(super) fn get(&self, id: ConnId) -> Option<Arc<Conn>> {
+        locked(&self.tables).by_id.get(&id).cloned()
+    }
+
+    /// The newest connection that a send to `hop` from `local` may use. One that the other end
+    /// opened is used only if its remote address is the hop's, port included (RFC 5923 needs more
+    /// for less).
+    pub(super) fn find(&self, hop: &Hop, local: IpAddr, now: Instant) -> Option<Arc<Conn>> {
+        let tables = locked(&self.tables);
+        let conns = tables.by_route.get(&(hop.transport, hop.remote, local))?;
+        conns.iter().rev().find(|c| c.serves(hop, now)).cloned()
+    }
+
+    /// No new requests on this connection; answers still find it.
+    pub(super) fn retire(&self, conn: &Conn) {
+        let route = route_of(conn);
+        let mut tables = locked(&self.tables);
+        if let Some(conns) = tables.by_route.get_mut(&route) {
+            conns.retain(|c| c.id != conn.id);
+            if conns.is_empty() {
+                tables.by_route.remove(&route);
+            }
+        }
+    }
+
+    /// Strikes a connection off.
+    pub(super) fn remove(&self, conn: &Conn) {
+        self.retire(conn);
+        locked(&self.tables).by_id.remove(&conn.id);
+    }
+
+    /// Asks all connections to end, and admits no more.
+    pub(super) fn end_all(&self) {
+        let mut tables = locked(&self.tables);
+        tables.ending = true;
+        for conn in tables.by_id.values() {
+            conn.end();
+        }
+    }
+
+    /// Connections there are.
+    pub(super) fn len(&self) -> usize {
+        locked(&self.tables).by_id.len()
+    }
+}
+
+fn route_of(conn: &Conn) -> Route {
+    (conn.transport, conn.remote, conn.local)
+}

@@ -1,0 +1,417 @@
+//! One stream connection: a task that reads, cuts and hands over messages, and writes its queue.
+//!
+//! Generic over the stream, so that a TLS session is served by the same code as a bare socket.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use smallvec::SmallVec;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::flow::{Origin, SendFailure};
+use crate::wire::{Event, StreamFramer};
+
+use super::counters::{Counters, DropReason};
+use super::driver::{Arrived, Worker};
+use super::element::Element;
+use super::pool::{Conn, Item};
+use super::sys::BATCH;
+
+/// Messages written by one system call at most.
+const WRITE_BATCH: usize = 32;
+/// Reads before other tasks get their turn.
+const READS_PER_TURN: usize = 4;
+/// How long the other end may take to close after we have; until then what it sends is read and
+/// thrown away, since closing over unread octets resets the connection and can destroy the last
+/// answer on its way.
+const LINGER: Duration = Duration::from_secs(1);
+/// What answers a ping (RFC 5626 §4.4.1).
+const PONG: &[u8] = b"\r\n";
+
+/// A stream socket, bare or under TLS.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + 'static {
+    /// Makes closing it throw away what is still to be sent: a reader that is too slow would
+    /// otherwise keep the kernel's buffers for many minutes.
+    fn abort(&self);
+}
+
+impl Stream for TcpStream {
+    fn abort(&self) {
+        let _ = self.set_zero_linger();
+    }
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The other end closed it.
+    Closed,
+    /// It failed.
+    Failed,
+    /// No traffic for `idle_timeout`.
+    Idle,
+    /// A message was not complete in time.
+    MessageTimeout,
+    /// Its octets make no messages.
+    Framing,
+    /// The write queue was full.
+    Overflow,
+    /// The node asked for it.
+    Asked,
+}
+
+/// How far the connection is on its way to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Both directions.
+    Open,
+    /// The other end has sent all it will; answers still go to it, until then.
+    HalfClosed { until: Instant },
+    /// We write what is queued, then say that this is all.
+    Flushing { why: End, until: Instant },
+    /// We have said so, and wait for the other end to do likewise.
+    Lingering { why: End, until: Instant },
+}
+
+/// A connection's own state.
+struct Connection<E: Element, S> {
+    worker: Rc<Worker<E>>,
+    conn: Arc<Conn>,
+    stream: S,
+    origin: Origin,
+    framer: StreamFramer,
+    /// Received and not yet cut.
+    unread: BytesMut,
+    phase: Phase,
+    /// Taken from the queue to be written; the first of them from `written` on.
+    taken: VecDeque<Item>,
+    written: usize,
+    /// Requests received that have had no final response yet, as far as can be told from outside:
+    /// what keeps a half-closed connection.
+    owed: usize,
+    last_traffic: Instant,
+    /// Since when a message has been incomplete.
+    began: Option<Instant>,
+}
+
+/// Serves a connection until it ends.
+pub(super) async fn serve<E, S>(worker: Rc<Worker<E>>, conn: Arc<Conn>, stream: S, origin: Origin)
+where
+    E: Element,
+    S: Stream,
+{
+    conn.opened();
+    let framer = StreamFramer::new(worker.node.settings.limits);
+    let connection = Connection {
+        worker,
+        conn,
+        stream,
+        origin,
+        framer,
+        unread: BytesMut::new(),
+        phase: Phase::Open,
+        taken: VecDeque::new(),
+        written: 0,
+        owed: 0,
+        last_traffic: Instant::now(),
+        began: None,
+    };
+    connection.run().await;
+}
+
+/// Tells everybody that a connection (or the attempt to make one) has ended.
+pub(super) fn finish<E: Element>(
+    worker: &Rc<Worker<E>>,
+    conn: &Conn,
+    unwritten: VecDeque<Item>,
+    failure: impl Fn(&Item) -> SendFailure,
+) {
+    let queued = conn.close();
+    worker.node.pool.remove(conn);
+    worker.counters().connection(conn.transport, conn.direction, -1);
+    for item in unwritten.iter().chain(&queued) {
+        worker.failed(item.token, failure(item));
+    }
+    if conn.has_carried_requests() {
+        worker.closed(conn.id);
+    }
+    worker.settle(Instant::now());
+}
+
+impl<E: Element, S: Stream> Connection<E, S> {
+    async fn run(mut self) {
+        let conn = Arc::clone(&self.conn);
+        let first = self.deadline();
+        let mut sleep = std::pin::pin!(tokio::time::sleep_until(first.into()));
+        let end = loop {
+            if conn.take(&mut self.taken) {
+                break End::Overflow;
+            }
+            if conn.is_ending() && matches!(self.phase, Phase::Open | Phase::HalfClosed { .. }) {
+                self.wind_up(End::Asked);
+            }
+            let deadline = self.deadline();
+            if Instant::now() >= deadline {
+                match self.expire() {
+                    Some(end) => break end,
+                    None => continue,
+                }
+            }
+            // Later deadlines wait until the sleep is over: most never come to pass.
+            if deadline < sleep.deadline().into_std() || sleep.is_elapsed() {
+                sleep.as_mut().reset(deadline.into());
+            }
+            tokio::select! {
+                biased;
+                ended = poll_fn(|cx| self.poll_io(cx)) => {
+                    if let Some(end) = ended {
+                        break end;
+                    }
+                }
+                () = conn.bell.notified() => {}
+                () = sleep.as_mut() => {}
+            }
+        };
+        self.end(end);
+    }
+
+    /// When [`Connection::expire`] is due.
+    fn deadline(&self) -> Instant {
+        let settings = &self.worker.node.settings;
+        match self.phase {
+            Phase::Open => {
+                let idle = self.last_traffic + settings.idle_timeout;
+                self.began.map_or(idle, |t| idle.min(t + settings.message_timeout))
+            }
+            Phase::HalfClosed { until } | Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => until,
+        }
+    }
+
+    /// The deadline has passed.
+    fn expire(&mut self) -> Option<End> {
+        match self.phase {
+            Phase::Open => {
+                let late = self.began.is_some_and(|t| t + self.worker.node.settings.message_timeout <= Instant::now());
+                self.wind_up(if late { End::MessageTimeout } else { End::Idle });
+                None
+            }
+            Phase::HalfClosed { .. } => {
+                self.wind_up(End::Closed);
+                None
+            }
+            Phase::Flushing { why, .. } | Phase::Lingering { why, .. } => Some(why),
+        }
+    }
+
+    /// Begins to end: no new requests, what is queued is still written.
+    fn wind_up(&mut self, why: End) {
+        self.worker.node.pool.retire(&self.conn);
+        self.phase = Phase::Flushing { why, until: Instant::now() + LINGER };
+    }
+
+    /// Writes and reads as much as goes now. Ready with the reason when the connection is over,
+    /// with `None` when the queue or the timers are to be looked at again.
+    fn poll_io(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        let progress = match self.poll_write(cx) {
+            Ok(progress) => progress,
+            Err(_) => return Poll::Ready(Some(End::Failed)),
+        };
+        if progress {
+            return Poll::Ready(None);
+        }
+        match self.phase {
+            Phase::HalfClosed { .. } => {
+                if self.owed == 0 && self.taken.is_empty() && self.conn.is_flushed() {
+                    self.wind_up(End::Closed);
+                    return Poll::Ready(None);
+                }
+                // Reading is over, so only a write tells that the other end is gone for good.
+                return Poll::Pending;
+            }
+            Phase::Flushing { why, until } if self.taken.is_empty() && self.conn.is_flushed() => {
+                match Pin::new(&mut self.stream).poll_shutdown(cx) {
+                    Poll::Pending => {}
+                    Poll::Ready(Err(_)) => return Poll::Ready(Some(why)),
+                    Poll::Ready(Ok(())) if why == End::Closed => return Poll::Ready(Some(why)),
+                    Poll::Ready(Ok(())) => self.phase = Phase::Lingering { why, until },
+                }
+            }
+            _ => {}
+        }
+        self.poll_read(cx)
+    }
+
+    /// Writes what was taken from the queue; true if all of it went and there may be more.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
+        let mut progress = false;
+        while !self.taken.is_empty() {
+            let mut slices: SmallVec<[IoSlice<'_>; WRITE_BATCH]> = SmallVec::new();
+            for (i, item) in self.taken.iter().take(WRITE_BATCH).enumerate() {
+                let from = if i == 0 { self.written } else { 0 };
+                slices.push(IoSlice::new(item.bytes.get(from..).unwrap_or_default()));
+            }
+            match Pin::new(&mut self.stream).poll_write_vectored(cx, &slices) {
+                Poll::Pending => return Ok(false),
+                Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::Interrupted => {}
+                Poll::Ready(Err(e)) => return Err(e),
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(n)) => {
+                    drop(slices);
+                    self.account(n);
+                    progress = true;
+                }
+            }
+        }
+        if progress {
+            // A TLS session holds back what is not flushed; a bare socket has nothing to do.
+            if let Poll::Ready(Err(e)) = Pin::new(&mut self.stream).poll_flush(cx) {
+                return Err(e);
+            }
+        }
+        Ok(progress)
+    }
+
+    /// `n` octets have gone out.
+    fn account(&mut self, n: usize) {
+        self.conn.written(n);
+        self.last_traffic = Instant::now();
+        let mut done = 0;
+        self.written = self.written.saturating_add(n);
+        while let Some(item) = self.taken.front() {
+            if self.written < item.bytes.len() {
+                break;
+            }
+            self.written -= item.bytes.len();
+            if is_final_response(&item.bytes) {
+                self.owed = self.owed.saturating_sub(1);
+            }
+            self.taken.pop_front();
+            done += 1;
+        }
+        Counters::add(&self.worker.counters().stream_messages_out, done);
+    }
+
+    /// Reads what is there.
+    fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        for _ in 0..READS_PER_TURN {
+            let worker = Rc::clone(&self.worker);
+            let mut room = worker.read_buffer.borrow_mut();
+            let mut buffer = ReadBuf::new(&mut room);
+            match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::Interrupted => continue,
+                Poll::Ready(Err(_)) => return Poll::Ready(Some(End::Failed)),
+                Poll::Ready(Ok(())) => {}
+            }
+            let octets = buffer.filled();
+            if octets.is_empty() {
+                return Poll::Ready(self.end_of_stream());
+            }
+            if !matches!(self.phase, Phase::Open) {
+                continue;
+            }
+            self.unread.extend_from_slice(octets);
+            drop(room);
+            self.hand_over();
+            if !matches!(self.phase, Phase::Open) {
+                return Poll::Ready(None);
+            }
+        }
+        // There may be more, but others wait: come back at once.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    /// The other end has closed its side.
+    fn end_of_stream(&mut self) -> Option<End> {
+        match self.phase {
+            Phase::Open => {
+                self.worker.node.pool.retire(&self.conn);
+                let until = Instant::now() + self.worker.node.settings.answer_timeout;
+                self.phase = Phase::HalfClosed { until };
+                None
+            }
+            Phase::HalfClosed { .. } => None,
+            Phase::Flushing { why, .. } | Phase::Lingering { why, .. } => Some(why),
+        }
+    }
+
+    /// Cuts what has been read and gives it to the shards.
+    fn hand_over(&mut self) {
+        let now = Instant::now();
+        self.last_traffic = now;
+        let mut messages: SmallVec<[Bytes; BATCH]> = SmallVec::new();
+        let mut broken = false;
+        while let Some(event) = self.framer.poll(&mut self.unread) {
+            match event {
+                Event::Message { bytes, last } => {
+                    if wants_answer(&bytes) {
+                        self.owed = self.owed.saturating_add(1);
+                    }
+                    self.began = None;
+                    messages.push(bytes);
+                    broken = last;
+                }
+                // A full queue of pongs is a full queue like any other.
+                Event::Ping => drop(self.conn.push(Bytes::from_static(PONG), None, false)),
+                Event::Broken(_) => broken = true,
+            }
+            if broken {
+                break;
+            }
+        }
+        if self.framer.mid_message(&self.unread) {
+            self.began.get_or_insert(now);
+        } else {
+            self.began = None;
+        }
+        Counters::add(&self.worker.counters().stream_messages_in, messages.len());
+        for some in messages.chunks(BATCH) {
+            let batch: SmallVec<[Arrived<'_>; BATCH]> =
+                some.iter().map(|bytes| Arrived { origin: self.origin.clone(), bytes }).collect();
+            self.worker.messages(now, &batch);
+        }
+        if broken {
+            // The answer to what can still be answered is queued by now.
+            self.wind_up(End::Framing);
+        }
+    }
+
+    fn end(self, end: End) {
+        let counters = self.worker.counters();
+        match end {
+            End::Framing => counters.drop_one(DropReason::Framing),
+            End::MessageTimeout => counters.drop_one(DropReason::MessageTimeout),
+            End::Overflow => counters.drop_one(DropReason::SlowReader),
+            End::Closed | End::Failed | End::Idle | End::Asked => {}
+        }
+        tracing::debug!(conn = self.conn.id.0, remote = %self.conn.remote, transport = %self.conn.transport, ?end, "connection ended");
+        let overflow = end == End::Overflow || self.conn.has_overflowed();
+        let Self { worker, conn, stream, taken, .. } = self;
+        if overflow {
+            stream.abort();
+        }
+        drop(stream);
+        finish(&worker, &conn, taken, |item| {
+            if overflow { SendFailure::QueueFull } else { SendFailure::Closed { reused: item.reused } }
+        });
+    }
+}
+
+/// A request that will be answered.
+fn wants_answer(message: &[u8]) -> bool {
+    !message.starts_with(b"SIP/2.0 ") && !message.starts_with(b"ACK ")
+}
+
+/// A response of 200 and above.
+fn is_final_response(message: &[u8]) -> bool {
+    message.strip_prefix(b"SIP/2.0 ").and_then(|rest| rest.first()).is_some_and(|class| (b'2'..=b'6').contains(class))
+}

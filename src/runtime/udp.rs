@@ -1,0 +1,265 @@
+//! UDP: datagrams in batches, and ICMP errors from the error queue.
+//!
+//! A wake-up costs more than several datagrams, so a turn takes what is there (up to a few
+//! batches), works through it, and sends what came of it in batches too. The socket is watched for
+//! reading and errors only: watching for writability as well would wake the worker for every
+//! datagram that leaves the send buffer.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, UdpSocket as StdSocket};
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+use crate::flow::{ListenerId, Origin, SendFailure, Transport};
+use crate::shard::io::SendToken;
+
+use super::counters::{Counters, DropReason};
+use super::driver::{Arrived, Worker};
+use super::element::Element;
+use super::sys::{BATCH, DATAGRAM, ErrorReader, RecvBatch};
+
+/// Datagrams waiting for room in the send buffer, per socket.
+const SEND_QUEUE: usize = 4096;
+/// Batches taken before other tasks of the worker get their turn.
+const BATCHES_PER_TURN: usize = 4;
+/// Error queue entries taken before other tasks get their turn.
+const ERRORS_PER_TURN: usize = 256;
+
+/// A datagram to send.
+struct Datagram {
+    to: SocketAddr,
+    bytes: Bytes,
+    token: Option<SendToken>,
+}
+
+/// One worker's socket of one UDP listener.
+pub(super) struct UdpSocket {
+    listener: ListenerId,
+    local: SocketAddr,
+    fd: AsyncFd<StdSocket>,
+    queue: RefCell<VecDeque<Datagram>>,
+    /// The send buffer is full and somebody waits for room in it.
+    blocked: Cell<bool>,
+}
+
+impl UdpSocket {
+    /// Takes a bound, non-blocking socket into the current worker's event loop.
+    pub(super) fn new(listener: ListenerId, socket: StdSocket) -> io::Result<Rc<Self>> {
+        let local = socket.local_addr()?;
+        let fd = AsyncFd::register_with_interest(socket, Interest::READABLE | Interest::ERROR)?;
+        Ok(Rc::new(Self { listener, local, fd, queue: RefCell::default(), blocked: Cell::new(false) }))
+    }
+
+    /// Queues a datagram until the turn's end; false: dropped, the queue is full.
+    pub(super) fn queue(&self, to: SocketAddr, bytes: Bytes, token: Option<SendToken>) -> bool {
+        let mut queue = self.queue.borrow_mut();
+        if queue.len() >= SEND_QUEUE {
+            return false;
+        }
+        queue.push_back(Datagram { to, bytes, token });
+        true
+    }
+
+    /// Sends what is queued. Failures are told at the worker's next settling.
+    pub(super) fn flush<E: Element>(socket: &Rc<Self>, worker: &Rc<Worker<E>>) {
+        if socket.blocked.get() || socket.queue.borrow().is_empty() {
+            return;
+        }
+        let mut queue = socket.queue.borrow_mut();
+        let mut batch = worker.send_batch.borrow_mut();
+        let mut sent = 0;
+        // The first datagram's failure may be the echo of an ICMP error for an earlier one, which
+        // the kernel reports once to whoever calls next: so each gets a second try.
+        let mut tried = false;
+        while !queue.is_empty() {
+            let datagrams = queue.iter().map(|d| (d.to, &d.bytes[..]));
+            match batch.send(socket.fd.get_ref().as_fd(), datagrams) {
+                Ok(n) => {
+                    sent += n;
+                    tried = false;
+                    drop(queue.drain(..n));
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    socket.wait_for_room(worker);
+                    break;
+                }
+                Err(_) if !tried => tried = true,
+                Err(e) => {
+                    tried = false;
+                    if let Some(failed) = queue.pop_front() {
+                        let failure = classify(&e);
+                        let oversize = failure == SendFailure::TooLarge;
+                        let reason = if oversize { DropReason::Oversize } else { DropReason::Unsendable };
+                        worker.counters().drop_one(reason);
+                        worker.failed(failed.token, failure);
+                    }
+                }
+            }
+        }
+        Counters::add(&worker.counters().datagrams_out, sent);
+    }
+
+    /// Flushes again once the send buffer has room. Rare, so it watches a duplicate of the
+    /// descriptor for as long as it takes.
+    fn wait_for_room<E: Element>(self: &Rc<Self>, worker: &Rc<Worker<E>>) {
+        self.blocked.set(true);
+        let (socket, worker) = (Rc::clone(self), Rc::clone(worker));
+        tokio::task::spawn_local(async move {
+            if socket.room().await.is_err() {
+                // No descriptor to watch with: look again in a moment.
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            socket.blocked.set(false);
+            worker.settle(Instant::now());
+        });
+    }
+
+    async fn room(&self) -> io::Result<()> {
+        let twin: OwnedFd = self.fd.get_ref().as_fd().try_clone_to_owned()?;
+        let twin = AsyncFd::register_with_interest(twin, Interest::WRITABLE)?;
+        twin.writable().await?.retain_ready();
+        Ok(())
+    }
+
+    /// Receives until the worker ends.
+    pub(super) async fn receive<E: Element>(
+        self: Rc<Self>,
+        worker: Rc<Worker<E>>,
+        room: Rc<RefCell<RecvBatch>>,
+        errors: Rc<RefCell<ErrorReader>>,
+    ) {
+        loop {
+            let Ok(mut guard) = self.fd.ready(Interest::READABLE | Interest::ERROR).await else {
+                return;
+            };
+            Counters::add(&worker.counters().udp_wakeups, 1);
+            let failed = guard.ready().is_error();
+            let mut drained = true;
+            if failed {
+                drained = self.take_errors(&worker, &mut errors.borrow_mut());
+            }
+            drained &= self.take_datagrams(&worker, &mut room.borrow_mut(), &mut errors.borrow_mut(), failed);
+            if drained {
+                guard.clear_ready();
+                drop(guard);
+            } else {
+                drop(guard);
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Takes a turn's worth of datagrams; true when none are left.
+    fn take_datagrams<E: Element>(
+        &self,
+        worker: &Rc<Worker<E>>,
+        room: &mut RecvBatch,
+        errors: &mut ErrorReader,
+        failed: bool,
+    ) -> bool {
+        let wildcard = self.local.ip().is_unspecified();
+        for _ in 0..BATCHES_PER_TURN {
+            match room.receive(self.fd.get_ref().as_fd(), wildcard) {
+                Ok(n) => {
+                    self.work_through(worker, room, n);
+                    // A short batch means an empty queue, unless it ended at a pending error.
+                    if n < BATCH && !failed {
+                        return true;
+                    }
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+                // An ICMP error of the past, reported here too: its story is in the error queue.
+                Err(_) => {
+                    self.take_errors(worker, errors);
+                }
+            }
+        }
+        false
+    }
+
+    fn work_through<E: Element>(&self, worker: &Rc<Worker<E>>, room: &RecvBatch, n: usize) {
+        let now = Instant::now();
+        let counters = worker.counters();
+        Counters::add(&counters.datagrams_in, n);
+        let mut batch: SmallVec<[Arrived<'_>; BATCH]> = SmallVec::new();
+        for datagram in (0..n).filter_map(|i| room.get(i)) {
+            if datagram.truncated || datagram.bytes.len() >= DATAGRAM {
+                counters.drop_one(DropReason::Oversize);
+                continue;
+            }
+            let local = datagram.local.map_or(self.local, |ip| SocketAddr::new(ip, self.local.port()));
+            let origin = Origin {
+                transport: Transport::Udp,
+                listener: self.listener,
+                remote: datagram.remote,
+                local,
+                conn: None,
+                identity: None,
+            };
+            batch.push(Arrived { origin, bytes: datagram.bytes });
+        }
+        if !batch.is_empty() {
+            worker.messages(now, &batch);
+        }
+    }
+
+    /// Takes entries off the error queue; true when none are left. Only requests are of interest:
+    /// an answer that finds nobody says nothing about whom we call.
+    fn take_errors<E: Element>(&self, worker: &Rc<Worker<E>>, errors: &mut ErrorReader) -> bool {
+        let now = Instant::now();
+        let mut drained = false;
+        let mut taken = 0;
+        while taken < ERRORS_PER_TURN {
+            match errors.next(self.fd.get_ref().as_fd()) {
+                Ok(Some(error)) => {
+                    taken += 1;
+                    let request = !error.payload.is_empty() && !error.payload.starts_with(b"SIP/2.0 ");
+                    if error.unreachable && request {
+                        worker.undeliverable(now, error.to, error.payload);
+                    }
+                }
+                Ok(None) => taken += 1,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                // Empty, or a queue that cannot be read: waiting is all that is left.
+                Err(_) => {
+                    drained = true;
+                    break;
+                }
+            }
+        }
+        Counters::add(&worker.counters().icmp_errors, taken);
+        worker.settle(now);
+        drained
+    }
+}
+
+/// What a failed send means for the transaction.
+fn classify(error: &io::Error) -> SendFailure {
+    match error.raw_os_error() {
+        Some(libc::EMSGSIZE) => SendFailure::TooLarge,
+        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::ENETUNREACH) => SendFailure::Icmp,
+        _ => SendFailure::Local,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_error_says_whose_fault_it_is() {
+        let of = |code| classify(&io::Error::from_raw_os_error(code));
+        assert_eq!(of(libc::EMSGSIZE), SendFailure::TooLarge);
+        assert_eq!(of(libc::EHOSTUNREACH), SendFailure::Icmp);
+        assert_eq!(of(libc::EPERM), SendFailure::Local);
+    }
+}
