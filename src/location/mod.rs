@@ -1,1 +1,44 @@
 //! Locating SIP servers: RFC 3263, RFC 2782, and the ranking of what was found.
+//!
+//! Pure: no clock, no socket, no lock. Time and seeds are passed in, the DNS is asked by value.
+//!
+//! | file | does | authority |
+//! |---|---|---|
+//! | `target` | URI parts to a [`LocateKey`] | RFC 3263 §4 |
+//! | `enabled` | what we can send by | RFC 3263 §4.1 |
+//! | `question` | DNS questions and answers as plain data | RFC 1035, 2782, 3403 |
+//! | `naptr` | which NAPTR records count, in which order | RFC 3263 §4.1, RFC 3403 §4 |
+//! | `resolve` | the step machine: questions out, answers in, a [`Located`] at the end | RFC 3263 §4.1, §4.2, RFC 7984 |
+//! | `assemble` | answers to tiers of servers | RFC 2782, RFC 3263 §4.2 |
+//! | `candidate` | the immutable result | |
+//! | `draw` | weights to an order | RFC 2782 |
+//! | `rank` | one request's way through a result | RFC 3263 §4.3 |
+//! | `health` | what we remember of instances | |
+//! | `cost` | ALTO costs as plain data | RFC 7285 |
+
+mod assemble;
+mod candidate;
+mod cost;
+mod draw;
+mod enabled;
+mod health;
+mod naptr;
+mod question;
+mod rank;
+mod resolve;
+mod target;
+
+pub use candidate::{Instance, LeftOut, LeftOutReason, Located, Outcome, Server, Tier};
+pub use cost::Costs;
+pub use enabled::Enabled;
+pub use health::{Change, Health, HealthPolicy, MAX_INSTANCES, Observation, Standing};
+pub use question::{
+    Answer, AnswerMeta, DnsStep, NaptrRecord, Question, RecordKind, Records, RrSet, SrvRecord,
+    StepOutcome,
+};
+pub use rank::{Candidate, PickReason, Selection};
+pub use resolve::{
+    MAX_ADDRESSES, MAX_CANDIDATES, MAX_LEFT_OUT, MAX_NAPTR, MAX_SRV, MAX_TARGETS, Resolution,
+    UNANSWERED_HOLD,
+};
+pub use target::{LocateKey, TargetError, TargetUri, TransportParam, target_of};
