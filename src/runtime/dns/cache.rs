@@ -42,21 +42,14 @@ impl From<&config::Dns> for Lifetimes {
 
 /// An answer that says something of the name.
 #[derive(Clone, Debug)]
-pub(super) struct Good {
-    pub(super) answer: Answer,
+struct Good {
+    answer: Answer,
     /// When it was asked for: an answer to a question from before the servers changed counts as run out.
     asked: Instant,
     fetched: Instant,
-    pub(super) expires: Instant,
+    expires: Instant,
     /// May be used beyond its time: not where it was never to be cached.
     stale_for: Duration,
-}
-
-impl Good {
-    fn refresh_at(&self) -> Option<Instant> {
-        let life = self.expires.saturating_duration_since(self.fetched);
-        (life >= REFRESH_MIN).then(|| self.expires - life / 10)
-    }
 }
 
 /// The last failure.
@@ -69,7 +62,7 @@ struct Failed {
 /// All that is known of one question.
 #[derive(Clone, Debug)]
 pub(super) struct Slot {
-    pub(super) good: Option<Good>,
+    good: Option<Good>,
     failed: Option<Failed>,
     /// How long moka keeps it.
     keep: Duration,
@@ -127,7 +120,9 @@ impl RrCache {
 
     /// What is known. Nothing from before `valid_from` is valid (it may still serve as stale).
     pub(super) fn look(&self, question: &Question, now: Instant, valid_from: Instant) -> Look {
-        let Some(slot) = self.slots.get(question) else { return Look::Miss };
+        let Some(slot) = self.slots.get(question) else {
+            return Look::Miss;
+        };
         let failed = slot.failed.as_ref().filter(|f| f.at >= valid_from);
         let held_until = failed.map(|f| f.at + HOLD).filter(|until| now < *until);
         let Some(good) = &slot.good else {
@@ -139,7 +134,8 @@ impl RrCache {
         let answer = || good.answer.clone();
         if now < good.expires && good.asked >= valid_from {
             // A failed refresh is not tried again at each call.
-            let refresh_at = good.refresh_at().map(|at| at.max(held_until.unwrap_or(at)));
+            let refresh_at =
+                refresh_at(good.fetched, good.expires).map(|at| at.max(held_until.unwrap_or(at)));
             return Look::Fresh(answer(), cached(good.expires, false), refresh_at);
         }
         if now >= good.expires + good.stale_for {
@@ -150,9 +146,25 @@ impl RrCache {
         }
         match (failed, held_until) {
             (_, Some(until)) => Look::Held(answer(), cached(until, true)),
-            (Some(f), None) if now < f.at + FAILING => Look::Failing(answer(), cached(now + HOLD, true)),
+            (Some(f), None) if now < f.at + FAILING => {
+                Look::Failing(answer(), cached(now + HOLD, true))
+            }
             _ => Look::Stale(answer(), cached(now + HOLD, true)),
         }
+    }
+
+    /// What the askers are told of an answer that is not taken in.
+    pub(super) fn unstored(found: &Found, now: Instant, lives: &Lifetimes) -> (Answer, AnswerMeta) {
+        let (answer, life, _) =
+            judge(found, lives).unwrap_or_else(|answer| (answer, HOLD, Duration::ZERO));
+        (
+            answer,
+            AnswerMeta {
+                expires: now + life,
+                cached: false,
+                stale: false,
+            },
+        )
     }
 
     /// Takes in how a question ended that was asked at `asked`; returns what its askers are told.
@@ -164,40 +176,75 @@ impl RrCache {
         now: Instant,
         lives: &Lifetimes,
     ) -> (Answer, AnswerMeta) {
-        let (answer, life, stale_for) = match found {
-            Found::Records(set, ttl) => {
-                let life = (*ttl).max(lives.min_ttl).min(lives.max_ttl);
-                (Answer::Records(set.clone()), life, lives.stale_ttl)
-            }
-            Found::NxDomain(Some(ttl)) => (Answer::NxDomain, (*ttl).min(lives.negative_ttl), lives.stale_ttl),
-            Found::NoData(Some(ttl)) => (Answer::NoData, (*ttl).min(lives.negative_ttl), lives.stale_ttl),
-            // Without SOA it must not be cached (RFC 2308 §5); a second spares the servers a flood.
-            Found::NxDomain(None) => (Answer::NxDomain, HOLD.min(lives.negative_ttl), Duration::ZERO),
-            Found::NoData(None) => (Answer::NoData, HOLD.min(lives.negative_ttl), Duration::ZERO),
-            Found::Failure(failure) => return self.store_failure(question, failure.answer(), now),
+        let (answer, life, stale_for) = match judge(found, lives) {
+            Ok(judged) => judged,
+            Err(answer) => return self.store_failure(question, answer, now),
         };
         let expires = now + life;
         if life.is_zero() {
             self.slots.invalidate(question);
         } else {
-            let good = Good { answer: answer.clone(), asked, fetched: now, expires, stale_for };
+            let good = Good {
+                answer: answer.clone(),
+                asked,
+                fetched: now,
+                expires,
+                stale_for,
+            };
             let keep = life + stale_for.max(HOLD);
-            self.slots.insert(question.clone(), Arc::new(Slot { good: Some(good), failed: None, keep }));
+            self.slots.insert(
+                question.clone(),
+                Arc::new(Slot {
+                    good: Some(good),
+                    failed: None,
+                    keep,
+                }),
+            );
         }
-        (answer, AnswerMeta { expires, cached: false, stale: false })
+        (
+            answer,
+            AnswerMeta {
+                expires,
+                cached: false,
+                stale: false,
+            },
+        )
     }
 
-    fn store_failure(&self, question: &Question, answer: Answer, now: Instant) -> (Answer, AnswerMeta) {
+    fn store_failure(
+        &self,
+        question: &Question,
+        answer: Answer,
+        now: Instant,
+    ) -> (Answer, AnswerMeta) {
         let until = now + HOLD;
         let good = self.slots.get(question).and_then(|slot| slot.good.clone());
         let good = good.filter(|g| now < g.expires + g.stale_for);
-        let keep = good.as_ref().map_or(HOLD, |g| (g.expires + g.stale_for).saturating_duration_since(now).max(HOLD));
+        let keep = good.as_ref().map_or(HOLD, |g| {
+            (g.expires + g.stale_for)
+                .saturating_duration_since(now)
+                .max(HOLD)
+        });
         let told = match &good {
-            Some(g) => (g.answer.clone(), cached(if now < g.expires { g.expires } else { until }, now >= g.expires)),
-            None => (answer.clone(), AnswerMeta { expires: until, cached: false, stale: false }),
+            Some(g) => (
+                g.answer.clone(),
+                cached(
+                    if now < g.expires { g.expires } else { until },
+                    now >= g.expires,
+                ),
+            ),
+            None => (
+                answer.clone(),
+                AnswerMeta {
+                    expires: until,
+                    cached: false,
+                    stale: false,
+                },
+            ),
         };
         let failed = Some(Failed { answer, at: now });
-        self.slots.insert(question.clone(), Arc::new(Slot { good, failed, keep }));
+        self.slots
+            .insert(question.clone(), Arc::new(Slot { good, failed, keep }));
         told
     }
 
@@ -221,7 +268,9 @@ impl RrCache {
             None => self.slots.invalidate_all(),
             Some(name) => {
                 let below = |n: &str| {
-                    n.strip_suffix(name).is_some_and(|rest| name.is_empty() || rest.is_empty() || rest.ends_with('.'))
+                    n.strip_suffix(name).is_some_and(|rest| {
+                        name.is_empty() || rest.is_empty() || rest.ends_with('.')
+                    })
                 };
                 for (key, _) in self.slots.iter().filter(|(key, _)| below(&key.name)) {
                     self.slots.invalidate(&*key);
@@ -236,6 +285,38 @@ impl RrCache {
     }
 }
 
+/// The answer, how long it is valid, and how long beyond; a failure as error.
+fn judge(found: &Found, lives: &Lifetimes) -> Result<(Answer, Duration, Duration), Answer> {
+    let negative = |ttl: Option<Duration>| match ttl {
+        Some(ttl) => (ttl.min(lives.negative_ttl), lives.stale_ttl),
+        // Without SOA it must not be cached (RFC 2308 §5); a second spares the servers a flood.
+        None => (HOLD.min(lives.negative_ttl), Duration::ZERO),
+    };
+    let (answer, (life, stale_for)) = match found {
+        Found::Records(set, ttl) => (
+            Answer::Records(set.clone()),
+            (
+                (*ttl).max(lives.min_ttl).min(lives.max_ttl),
+                lives.stale_ttl,
+            ),
+        ),
+        Found::NxDomain(ttl) => (Answer::NxDomain, negative(*ttl)),
+        Found::NoData(ttl) => (Answer::NoData, negative(*ttl)),
+        Found::Failure(failure) => return Err(failure.answer()),
+    };
+    Ok((answer, life, stale_for))
+}
+
+/// When something valid from `from` to `until` should be asked for again, if it is still in use: in the last tenth.
+pub(super) fn refresh_at(from: Instant, until: Instant) -> Option<Instant> {
+    let life = until.saturating_duration_since(from);
+    (life >= REFRESH_MIN).then(|| until - life / 10)
+}
+
 const fn cached(expires: Instant, stale: bool) -> AnswerMeta {
-    AnswerMeta { expires, cached: true, stale }
+    AnswerMeta {
+        expires,
+        cached: true,
+        stale,
+    }
 }

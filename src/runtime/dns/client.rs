@@ -11,9 +11,10 @@ use hickory_proto::rr::{Name, RData, Record, RecordType};
 use hickory_resolver::system_conf::parse_resolv_conf;
 use tracing::{info, warn};
 
+use super::MAX_ALIASES;
 use super::exchange::Servers;
 use super::message::{self, Said};
-use super::{Failure, Found, MAX_ALIASES, Pending, Reply, Upstream};
+use super::upstream::{Failure, Found, Pending, Reply, Upstream};
 use crate::location::{NaptrRecord, Question, RecordKind, Records, RrSet, SrvRecord};
 
 /// Where the system's name servers are named.
@@ -26,7 +27,7 @@ const FALLBACK: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 53
 const MAX_SERVERS: usize = 8;
 
 /// Records of one set that are read; the rest is left out.
-const MAX_RECORDS: usize = 256;
+const MAX_RECORDS: usize = 1024;
 
 /// How long a name that cannot stand in a question counts as one that does not exist.
 const IMPOSSIBLE: Duration = Duration::from_secs(60);
@@ -53,7 +54,10 @@ impl Client {
     pub fn new(configured: &[SocketAddr], system: &Path) -> Self {
         let source = Source::of(configured, system);
         let servers = Servers::new(&source.read());
-        Self { source: ArcSwap::from_pointee(source), servers: ArcSwap::from_pointee(servers) }
+        Self {
+            source: ArcSwap::from_pointee(source),
+            servers: ArcSwap::from_pointee(servers),
+        }
     }
 
     /// Takes over the servers of a new configuration, or reads the system's again. True if they have changed.
@@ -106,12 +110,19 @@ impl Client {
                         return Reply::of(Found::Failure(Failure::Malformed));
                     };
                     let also = companions(&message, &set);
-                    return Reply { found: Found::Records(Arc::new(set), ttl), also };
+                    return Reply {
+                        found: Found::Records(Arc::new(set), ttl),
+                        also,
+                    };
                 }
                 Said::NxDomain(ttl) => return Reply::of(Found::NxDomain(ttl)),
                 Said::NoData(ttl) => return Reply::of(Found::NoData(ttl)),
                 Said::Failure(failure) => return Reply::of(Found::Failure(failure)),
-                Said::GoOn { name: next, ttl, aliases } => {
+                Said::GoOn {
+                    name: next,
+                    ttl,
+                    aliases,
+                } => {
                     so_far = (ttl, aliases);
                     name = next;
                 }
@@ -129,7 +140,11 @@ impl Upstream for Client {
 
 impl Source {
     fn of(configured: &[SocketAddr], system: &Path) -> Self {
-        if configured.is_empty() { Self::System(system.to_owned()) } else { Self::Configured(configured.to_vec()) }
+        if configured.is_empty() {
+            Self::System(system.to_owned())
+        } else {
+            Self::Configured(configured.to_vec())
+        }
     }
 
     fn read(&self) -> Vec<SocketAddr> {
@@ -145,9 +160,12 @@ fn system_servers(path: &Path) -> Vec<SocketAddr> {
     let parsed = std::fs::read(path).map_err(|e| e.to_string());
     let parsed = parsed.and_then(|text| parse_resolv_conf(text).map_err(|e| e.to_string()));
     match parsed {
-        Ok((config, _)) => {
-            config.name_servers().iter().take(MAX_SERVERS).map(|s| SocketAddr::new(s.ip, 53)).collect()
-        }
+        Ok((config, _)) => config
+            .name_servers()
+            .iter()
+            .take(MAX_SERVERS)
+            .map(|s| SocketAddr::new(s.ip, 53))
+            .collect(),
         Err(why) => {
             warn!(file = %path.display(), %why, fallback = %FALLBACK, "the system names no name server");
             vec![FALLBACK]
@@ -240,13 +258,20 @@ fn companions(message: &Message, set: &RrSet) -> Vec<(Question, Arc<RrSet>, Dura
     names.sort_unstable();
     names.dedup();
     let mut sets = Vec::new();
-    for text in names.into_iter().filter(|n| !n.is_empty()).take(MAX_RECORDS) {
+    for text in names
+        .into_iter()
+        .filter(|n| !n.is_empty())
+        .take(MAX_RECORDS)
+    {
         let Some(owner) = name_of(text) else { continue };
         for &kind in kinds {
             let of_kind = || {
-                message::owned(&message.additionals, &owner).filter(|r| r.record_type() == record_type(kind))
+                message::owned(&message.additionals, &owner)
+                    .filter(|r| r.record_type() == record_type(kind))
             };
-            let Some(ttl) = of_kind().map(message::ttl).min() else { continue };
+            let Some(ttl) = of_kind().map(message::ttl).min() else {
+                continue;
+            };
             if let Some(found) = set_of(kind, of_kind()) {
                 sets.push((Question::new(text.clone(), kind), Arc::new(found), ttl));
             }

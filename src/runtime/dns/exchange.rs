@@ -12,21 +12,25 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hickory_proto::op::{DnsRequest, DnsRequestOptions, DnsResponse, Message, Query, ResponseCode};
 use hickory_resolver::net::DnsHandle;
 use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::iocompat::AsyncIoTokioAsStd;
-use hickory_resolver::net::runtime::{RuntimeProvider, TokioHandle, TokioRuntimeProvider, TokioTime};
+use hickory_resolver::net::runtime::{
+    DnsUdpSocket, RuntimeProvider, TokioHandle, TokioRuntimeProvider, TokioTime,
+};
 use hickory_resolver::net::tcp::TcpClientStream;
 use hickory_resolver::net::udp::UdpClientStream;
 use hickory_resolver::net::xfer::{DnsRequestSender, FirstAnswer};
+use tokio::io::Interest;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 
-use super::Failure;
+use super::upstream::Failure;
 
 /// Silence after which the next attempt is made; the one before is still listened to.
 const STEP: Duration = Duration::from_secs(1);
@@ -68,9 +72,18 @@ impl Servers {
     pub(super) fn new(addrs: &[SocketAddr]) -> Self {
         let list = addrs
             .iter()
-            .map(|&addr| Arc::new(Server { addr, strikes: AtomicU32::new(0), shunned_until: AtomicU64::new(0) }))
+            .map(|&addr| {
+                Arc::new(Server {
+                    addr,
+                    strikes: AtomicU32::new(0),
+                    shunned_until: AtomicU64::new(0),
+                })
+            })
             .collect();
-        Self { list, born: Instant::now() }
+        Self {
+            list,
+            born: Instant::now(),
+        }
     }
 
     /// Their addresses.
@@ -99,7 +112,9 @@ impl Servers {
         } else if server.shunned_until.load(Ordering::Relaxed) <= self.millis(now) {
             let strikes = server.strikes.fetch_add(1, Ordering::Relaxed).min(5);
             let until = now + SHUN.saturating_mul(1 << strikes).min(SHUN_MAX);
-            server.shunned_until.store(self.millis(until), Ordering::Relaxed);
+            server
+                .shunned_until
+                .store(self.millis(until), Ordering::Relaxed);
         }
     }
 
@@ -110,8 +125,9 @@ impl Servers {
     /// What a server said of its failure, or [`Failure::Timeout`] if none said anything.
     pub(super) async fn ask(&self, query: &Query) -> Result<Message, Failure> {
         let order = self.in_order(Instant::now());
-        let attempts = order.len().max(ATTEMPTS).min(MOST_ATTEMPTS);
-        let mut plan: VecDeque<Arc<Server>> = order.iter().cycle().take(attempts).cloned().collect();
+        let attempts = order.len().clamp(ATTEMPTS, MOST_ATTEMPTS);
+        let mut plan: VecDeque<Arc<Server>> =
+            order.iter().cycle().take(attempts).cloned().collect();
         let mut running: JoinSet<(Arc<Server>, Result<Message, Failure>)> = JoinSet::new();
         let mut failure = Failure::Timeout;
         let mut latest: Option<Arc<Server>> = None;
@@ -167,20 +183,36 @@ async fn attempt(server: SocketAddr, query: &Query) -> Result<Message, Failure> 
             .with_max_retries(0)
             .with_os_port_selection(true)
             .build();
-        let response = stream.send_message(request(query, edns)).first_answer().await;
+        let response = stream
+            .send_message(request(query, edns))
+            .first_answer()
+            .await;
         let message = checked(response, query)?;
         // A server from before EDNS (RFC 6891 §7).
-        if edns && matches!(message.metadata.response_code, ResponseCode::FormErr | ResponseCode::NotImp) {
+        if edns
+            && matches!(
+                message.metadata.response_code,
+                ResponseCode::FormErr | ResponseCode::NotImp
+            )
+        {
             edns = false;
             continue;
         }
         break message;
     };
     if message.metadata.truncation {
+        // Its end would be the connection's end.
         let provider = TokioRuntimeProvider::new();
-        let exchange = timeout(STEP, TcpClientStream::exchange(server, None, STEP * 2, None, provider)).await;
-        let exchange = exchange.map_err(|_| Failure::Timeout)?.map_err(|e| trouble(&e))?;
-        message = checked(exchange.send(request(query, edns)).first_answer().await, query)?;
+        let exchange = TcpClientStream::exchange(server, None, STEP * 2, None, provider.clone());
+        let exchange = timeout(STEP, exchange).await;
+        let exchange = exchange
+            .map_err(|_| Failure::Timeout)?
+            .map_err(|e| trouble(&e))?;
+        message = checked(
+            exchange.send(request(query, edns)).first_answer().await,
+            query,
+        )?;
+        drop(provider);
         if message.metadata.truncation {
             return Err(Failure::Malformed);
         }
@@ -216,7 +248,9 @@ fn checked(response: Result<DnsResponse, NetError>, query: &Query) -> Result<Mes
 
 fn trouble(error: &NetError) -> Failure {
     match error {
-        NetError::Timeout | NetError::Io(_) | NetError::NoConnections | NetError::Busy => Failure::Timeout,
+        NetError::Timeout | NetError::Io(_) | NetError::NoConnections | NetError::Busy => {
+            Failure::Timeout
+        }
         NetError::Proto(_) => Failure::Malformed,
         _ => Failure::Timeout,
     }
@@ -230,7 +264,7 @@ struct Connected(TokioRuntimeProvider);
 impl RuntimeProvider for Connected {
     type Handle = TokioHandle;
     type Timer = TokioTime;
-    type Udp = UdpSocket;
+    type Udp = ConnectedUdp;
     type Tcp = AsyncIoTokioAsStd<TcpStream>;
 
     fn create_handle(&self) -> Self::Handle {
@@ -254,7 +288,55 @@ impl RuntimeProvider for Connected {
         Box::pin(async move {
             let socket = UdpSocket::bind(local).await?;
             socket.connect(server).await?;
-            Ok(socket)
+            Ok(ConnectedUdp(socket))
         })
+    }
+}
+
+/// A connected UDP socket whose receiver is woken by an ICMP error too: tokio wakes it for data only.
+struct ConnectedUdp(UdpSocket);
+
+/// What the async methods of [`DnsUdpSocket`] return.
+type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+impl DnsUdpSocket for ConnectedUdp {
+    type Time = TokioTime;
+
+    fn poll_recv_from(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &mut [u8],
+    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+        DnsUdpSocket::poll_recv_from(&self.0, cx, buf)
+    }
+
+    fn recv_from<'s, 'b, 'f>(
+        &'s self,
+        buf: &'b mut [u8],
+    ) -> Boxed<'f, io::Result<(usize, SocketAddr)>>
+    where
+        's: 'f,
+        'b: 'f,
+        Self: 'f,
+    {
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                received = self.0.recv_from(buf) => received,
+                ready = self.0.ready(Interest::ERROR) => {
+                    ready?;
+                    Err(self.0.take_error()?.unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into()))
+                }
+            }
+        })
+    }
+
+    fn poll_send_to(
+        &self,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+        target: SocketAddr,
+    ) -> Poll<io::Result<usize>> {
+        self.0.poll_send_to(cx, buf, target)
     }
 }

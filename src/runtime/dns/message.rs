@@ -5,7 +5,8 @@ use std::time::Duration;
 use hickory_proto::op::{Message, ResponseCode};
 use hickory_proto::rr::{DNSClass, Name, RData, Record, RecordType};
 
-use super::{Failure, MAX_ALIASES};
+use super::MAX_ALIASES;
+use super::upstream::Failure;
 
 /// What a message says.
 #[derive(Debug)]
@@ -31,12 +32,21 @@ pub(super) enum Said<'m> {
 
 /// TTL of a record; one with the highest bit set counts as zero (RFC 2181 §8).
 pub(super) fn ttl(record: &Record) -> Duration {
-    Duration::from_secs(if record.ttl > i32::MAX as u32 { 0 } else { record.ttl.into() })
+    Duration::from_secs(if record.ttl > 0x7fff_ffff {
+        0
+    } else {
+        record.ttl.into()
+    })
 }
 
 /// Reads `message` as the answer to (`name`, `kind`). The order of its records means nothing (RFC 1034 §3.6.2).
 /// `so_far`: the TTL of, and number of, aliases that led to `name`.
-pub(super) fn read<'m>(message: &'m Message, name: &Name, kind: RecordType, so_far: (Duration, usize)) -> Said<'m> {
+pub(super) fn read<'m>(
+    message: &'m Message,
+    name: &Name,
+    kind: RecordType,
+    so_far: (Duration, usize),
+) -> Said<'m> {
     let (mut least, mut aliases) = so_far;
     let mut owner = name;
     let mut answers: Vec<&Record> = Vec::new();
@@ -66,9 +76,17 @@ pub(super) fn read<'m>(message: &'m Message, name: &Name, kind: RecordType, so_f
         return Said::NxDomain(negative);
     }
     // A referral is no answer: a server without recursion, or a broken one (RFC 2308 §2.2: NS without SOA).
-    let referral = message.authorities.iter().any(|r| r.record_type() == RecordType::NS) && negative.is_none();
+    let referral = message
+        .authorities
+        .iter()
+        .any(|r| r.record_type() == RecordType::NS)
+        && negative.is_none();
     if owner != name && negative.is_none() {
-        return Said::GoOn { name: owner.clone(), ttl: least, aliases };
+        return Said::GoOn {
+            name: owner.clone(),
+            ttl: least,
+            aliases,
+        };
     }
     if referral && !message.metadata.authoritative && !message.metadata.recursion_available {
         return Said::Failure(Failure::Other);
@@ -77,8 +95,13 @@ pub(super) fn read<'m>(message: &'m Message, name: &Name, kind: RecordType, so_f
 }
 
 /// Records of class IN with this owner, whatever its case.
-pub(super) fn owned<'m>(section: &'m [Record], owner: &'m Name) -> impl Iterator<Item = &'m Record> {
-    section.iter().filter(move |r| r.dns_class == DNSClass::IN && r.name == *owner)
+pub(super) fn owned<'m, 'n>(
+    section: &'m [Record],
+    owner: &'n Name,
+) -> impl Iterator<Item = &'m Record> + use<'m, 'n> {
+    section
+        .iter()
+        .filter(move |r| r.dns_class == DNSClass::IN && r.name == *owner)
 }
 
 /// How long a negative answer holds: the lesser of the SOA's TTL and its MINIMUM (RFC 2308 §5).

@@ -29,9 +29,11 @@ impl Failure {
     /// As the pure layers see it.
     pub const fn answer(self) -> Answer {
         match self {
-            Failure::ServFail | Failure::Refused | Failure::Other | Failure::Malformed | Failure::Aliases => {
-                Answer::ServFail
-            }
+            Failure::ServFail
+            | Failure::Refused
+            | Failure::Other
+            | Failure::Malformed
+            | Failure::Aliases => Answer::ServFail,
             Failure::Timeout | Failure::Busy => Answer::Timeout,
         }
     }
@@ -62,7 +64,10 @@ pub struct Reply {
 impl Reply {
     /// With nothing else.
     pub const fn of(found: Found) -> Self {
-        Self { found, also: Vec::new() }
+        Self {
+            found,
+            also: Vec::new(),
+        }
     }
 }
 
