@@ -12,7 +12,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::flow::{Hop, ListenerId, Origin, SendFailure, Transport};
-use crate::shard::io::Send;
+use crate::shard::Send;
 
 use super::counters::{Direction, DropReason};
 use super::driver::Worker;

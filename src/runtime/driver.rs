@@ -20,7 +20,7 @@ use crate::config::Listen;
 use crate::flow::{ConnId, Origin, SendFailure, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation};
 use crate::wire::Limits;
-use crate::shard::io::{Event, Input, Output, Send, SendToken, Ticket, Update};
+use crate::shard::{Event, Input, Output, Send, SendToken, Ticket, Update};
 
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::location::{LocateKey, Located};
-use crate::shard::io::{Input, Output};
+use crate::shard::{Input, Output};
 
 /// The element as the runtime sees it: input, timeout, outputs. A pure value; all four methods
 /// return without waiting for anything.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::shard::io::Event;
+use crate::shard::Event;
 
 use super::counters::Counters;
 

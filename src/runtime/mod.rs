@@ -9,6 +9,7 @@
 
 mod counters;
 mod dial;
+pub mod dns;
 mod driver;
 mod element;
 mod events;
@@ -31,7 +32,7 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::config::{Config, Listen};
-use crate::shard::io::{Input, Update};
+use crate::shard::{Input, Update};
 use crate::wire::Limits;
 
 pub use counters::{Counters, Direction, DropReason};

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use crate::flow::{ConnId, Hop, SendFailure, TlsIdentity, Transport};
-use crate::shard::io::SendToken;
+use crate::shard::SendToken;
 
 use super::counters::Direction;
 

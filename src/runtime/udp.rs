@@ -19,7 +19,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::flow::{ListenerId, Origin, SendFailure, Transport};
-use crate::shard::io::SendToken;
+use crate::shard::SendToken;
 
 use super::counters::{Counters, DropReason};
 use super::driver::{Arrived, Worker};

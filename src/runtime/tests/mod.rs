@@ -16,7 +16,7 @@ use super::*;
 use crate::config::*;
 use crate::flow::{ConnId, Hop, Host, ListenerId, Origin, SendFailure, Transport};
 use crate::location::{LocateKey, Located};
-use crate::shard::io::{Input, Output, Send as SendOut, SendToken, Ticket, Update};
+use crate::shard::{Input, Output, Send as SendOut, SendToken, Ticket, Update};
 
 /// Longer than anything takes; a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
