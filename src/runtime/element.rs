@@ -34,3 +34,25 @@ pub trait Locator: Send + Sync + 'static {
     /// (`dns.timeout`), and failure is an answer too.
     fn locate(&self, key: Arc<LocateKey>) -> BoxFuture<Arc<Located>>;
 }
+
+impl Element for crate::shard::Shard {
+    fn handle_input(&mut self, now: Instant, input: Input<'_>) {
+        crate::shard::Shard::handle_input(self, now, input);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        crate::shard::Shard::handle_timeout(self, now);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        crate::shard::Shard::poll_output(self)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        crate::shard::Shard::poll_timeout(self)
+    }
+
+    fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize {
+        crate::shard::shard_of(bytes, secret, shards)
+    }
+}
