@@ -1,5 +1,6 @@
 //! A SIP peering border element: a stateful SIP proxy at the edge between a provider's core and its peers.
 
+pub mod admin;
 pub mod config;
 pub mod flow;
 pub mod location;
