@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use super::draw::{self, Shares};
 use super::enabled::Enabled;
 use super::question::DnsStep;
-use super::resolve::Resolution;
+use super::resolve::{MAX_ADDRESSES, Resolution};
 use super::target::LocateKey;
 use crate::flow::{Host, Transport};
 
@@ -96,14 +96,15 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server; `addrs` should not be empty.
+    /// A server; `addrs` should not be empty, and counts up to [`super::MAX_ADDRESSES`].
     pub fn new(
         transport: Transport,
         target: Arc<str>,
         port: u16,
         weight: u16,
-        addrs: SmallVec<[IpAddr; 2]>,
+        mut addrs: SmallVec<[IpAddr; 2]>,
     ) -> Self {
+        addrs.truncate(MAX_ADDRESSES);
         let id = draw::identity(&[target.as_bytes(), &port.to_be_bytes(), &[transport as u8]]);
         Self {
             transport,

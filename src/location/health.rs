@@ -318,10 +318,10 @@ impl Health {
         all
     }
 
-    /// Forgets what no longer matters: a hold-down that ran out at least `hold_down_max` ago and was
-    /// never tried, lone silences of that age, and what probes have left alone for a day.
+    /// Forgets what no longer matters: a hold-down that ran out at least `hold_down_max` (and a
+    /// second) ago and was never tried, lone silences of that age, and what probes have left alone for a day.
     pub fn sweep(&mut self, now: Instant) {
-        let keep = self.policy.hold_down_max;
+        let keep = self.policy.hold_down_max.max(Duration::from_secs(1));
         self.swept = Some(now);
         self.entries.retain(|_, e| {
             let since = now.saturating_duration_since(e.until.unwrap_or(e.touched).max(e.touched));
