@@ -3,3 +3,4 @@
 pub mod config;
 pub mod flow;
 pub mod location;
+pub mod runtime;

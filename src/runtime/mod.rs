@@ -1,0 +1,3 @@
+//! The shell around the shards: sockets, connections, DNS.
+
+pub mod dns;
