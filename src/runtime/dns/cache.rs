@@ -52,6 +52,12 @@ struct Good {
     stale_for: Duration,
 }
 
+impl Good {
+    fn is_valid(&self, now: Instant, valid_from: Instant) -> bool {
+        now < self.expires && self.asked >= valid_from
+    }
+}
+
 /// The last failure.
 #[derive(Clone, Debug)]
 struct Failed {
@@ -132,7 +138,7 @@ impl RrCache {
             };
         };
         let answer = || good.answer.clone();
-        if now < good.expires && good.asked >= valid_from {
+        if good.is_valid(now, valid_from) {
             // A failed refresh is not tried again at each call.
             let refresh_at =
                 refresh_at(good.fetched, good.expires).map(|at| at.max(held_until.unwrap_or(at)));
@@ -174,11 +180,12 @@ impl RrCache {
         found: &Found,
         asked: Instant,
         now: Instant,
+        valid_from: Instant,
         lives: &Lifetimes,
     ) -> (Answer, AnswerMeta) {
         let (answer, life, stale_for) = match judge(found, lives) {
             Ok(judged) => judged,
-            Err(answer) => return self.store_failure(question, answer, now),
+            Err(answer) => return self.store_failure(question, answer, now, valid_from),
         };
         let expires = now + life;
         if life.is_zero() {
@@ -216,6 +223,7 @@ impl RrCache {
         question: &Question,
         answer: Answer,
         now: Instant,
+        valid_from: Instant,
     ) -> (Answer, AnswerMeta) {
         let until = now + HOLD;
         let good = self.slots.get(question).and_then(|slot| slot.good.clone());
@@ -226,13 +234,8 @@ impl RrCache {
                 .max(HOLD)
         });
         let told = match &good {
-            Some(g) => (
-                g.answer.clone(),
-                cached(
-                    if now < g.expires { g.expires } else { until },
-                    now >= g.expires,
-                ),
-            ),
+            Some(g) if g.is_valid(now, valid_from) => (g.answer.clone(), cached(g.expires, false)),
+            Some(g) => (g.answer.clone(), cached(until, true)),
             None => (
                 answer.clone(),
                 AnswerMeta {
@@ -257,8 +260,9 @@ impl RrCache {
         valid_from: Instant,
         lives: &Lifetimes,
     ) {
-        if !matches!(self.look(question, now, valid_from), Look::Fresh(..)) {
-            self.store(question, found, now, now, lives);
+        let lives_on = matches!(judge(found, lives), Ok((_, life, _)) if !life.is_zero());
+        if lives_on && !matches!(self.look(question, now, valid_from), Look::Fresh(..)) {
+            self.store(question, found, now, now, valid_from, lives);
         }
     }
 
@@ -277,6 +281,12 @@ impl RrCache {
                 }
             }
         }
+    }
+
+    /// Number of entries.
+    pub(super) fn len(&self) -> u64 {
+        self.slots.run_pending_tasks();
+        self.slots.entry_count()
     }
 
     /// Everything, in no order.

@@ -186,9 +186,14 @@ impl Landing {
                 }
                 // Off the list in the same breath: who asks from now on finds the cache or asks anew.
                 flights.remove(&self.question);
-                inner
-                    .sets
-                    .store(&self.question, &reply.found, asked, now, &state.lives)
+                inner.sets.store(
+                    &self.question,
+                    &reply.found,
+                    asked,
+                    now,
+                    state.valid_from,
+                    &state.lives,
+                )
             } else {
                 RrCache::unstored(&reply.found, now, &state.lives)
             }

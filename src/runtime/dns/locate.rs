@@ -1,6 +1,6 @@
 //! Drives the step machine of [`crate::location`], and keeps whole results.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,38 @@ use crate::location::{LocateKey, Located, Outcome, Question, Resolution};
 /// How long one address family is waited for once the other has brought addresses.
 const LAG: Duration = Duration::from_millis(100);
 
+/// Time between looks at what ought to be refreshed, until the result runs out.
+const REFRESH_AGAIN: Duration = Duration::from_secs(5);
+
 /// A whole result in the cache.
 struct Kept {
     located: Arc<Located>,
     /// When something that it stands on ought to be asked for again.
     refresh_at: Option<Instant>,
-    /// That has been done.
-    refreshed: AtomicBool,
+    /// How often that has been done.
+    refreshes: AtomicU32,
     epoch: u64,
     keep: Duration,
+}
+
+impl Kept {
+    /// True for one caller at [`Kept::refresh_at`], and again from time to time: the first try may fail.
+    fn refresh_is_due(&self, now: Instant) -> bool {
+        let Some(at) = self.refresh_at else {
+            return false;
+        };
+        let done = self.refreshes.load(Ordering::Relaxed);
+        now >= at + REFRESH_AGAIN * done
+            && self
+                .refreshes
+                .compare_exchange(
+                    done,
+                    done.saturating_add(1),
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+    }
 }
 
 /// The cache of whole results.
@@ -77,9 +100,7 @@ impl Inner {
         let state = self.state.load();
         let kept = self.results.kept.get(key);
         if let Some(kept) = kept.filter(|k| k.epoch == state.epoch && now < k.located.expires) {
-            if kept.refresh_at.is_some_and(|at| now >= at)
-                && !kept.refreshed.swap(true, Ordering::Relaxed)
-            {
+            if kept.refresh_is_due(now) {
                 // Looking is enough: what is due is asked for.
                 for step in &kept.located.steps {
                     let _ = self.known(&step.question, now);
@@ -255,15 +276,18 @@ impl Inner {
         now: Instant,
     ) -> Arc<Located> {
         let mut located = resolution.into_located(now);
+        if matches!(located.outcome, Outcome::DnsFailure | Outcome::TimedOut) {
+            // The first failure on the way may be over its second by now; the whole must not begin anew at once.
+            located.expires = located.expires.max(now + cache::HOLD);
+        }
         located.serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let located = Arc::new(located);
         let keep = located.expires.saturating_duration_since(now);
         if !keep.is_zero() {
-            let refreshed = AtomicBool::new(false);
             let kept = Kept {
                 located: located.clone(),
                 refresh_at,
-                refreshed,
+                refreshes: AtomicU32::new(0),
                 epoch: state.epoch,
                 keep,
             };

@@ -280,6 +280,11 @@ impl Resolver {
         view::entries(&self.inner.sets, now(), valid_from, limit)
     }
 
+    /// Number of record sets in the cache.
+    pub fn entry_count(&self) -> u64 {
+        self.inner.sets.len()
+    }
+
     /// Counters.
     pub fn stats(&self) -> &Stats {
         &self.inner.stats
