@@ -152,25 +152,15 @@ impl RrCache {
         }
         match (failed, held_until) {
             (_, Some(until)) => Look::Held(answer(), cached(until, true)),
-            (Some(f), None) if now < f.at + FAILING => {
-                Look::Failing(answer(), cached(now + HOLD, true))
-            }
+            (Some(f), None) if now < f.at + FAILING => Look::Failing(answer(), cached(now + HOLD, true)),
             _ => Look::Stale(answer(), cached(now + HOLD, true)),
         }
     }
 
     /// What the askers are told of an answer that is not taken in.
     pub(super) fn unstored(found: &Found, now: Instant, lives: &Lifetimes) -> (Answer, AnswerMeta) {
-        let (answer, life, _) =
-            judge(found, lives).unwrap_or_else(|answer| (answer, HOLD, Duration::ZERO));
-        (
-            answer,
-            AnswerMeta {
-                expires: now + life,
-                cached: false,
-                stale: false,
-            },
-        )
+        let (answer, life, _) = judge(found, lives).unwrap_or_else(|answer| (answer, HOLD, Duration::ZERO));
+        (answer, AnswerMeta { expires: now + life, cached: false, stale: false })
     }
 
     /// Takes in how a question ended that was asked at `asked`; returns what its askers are told.
@@ -191,31 +181,11 @@ impl RrCache {
         if life.is_zero() {
             self.slots.invalidate(question);
         } else {
-            let good = Good {
-                answer: answer.clone(),
-                asked,
-                fetched: now,
-                expires,
-                stale_for,
-            };
+            let good = Good { answer: answer.clone(), asked, fetched: now, expires, stale_for };
             let keep = life + stale_for.max(HOLD);
-            self.slots.insert(
-                question.clone(),
-                Arc::new(Slot {
-                    good: Some(good),
-                    failed: None,
-                    keep,
-                }),
-            );
+            self.slots.insert(question.clone(), Arc::new(Slot { good: Some(good), failed: None, keep }));
         }
-        (
-            answer,
-            AnswerMeta {
-                expires,
-                cached: false,
-                stale: false,
-            },
-        )
+        (answer, AnswerMeta { expires, cached: false, stale: false })
     }
 
     fn store_failure(
@@ -228,26 +198,16 @@ impl RrCache {
         let until = now + HOLD;
         let good = self.slots.get(question).and_then(|slot| slot.good.clone());
         let good = good.filter(|g| now < g.expires + g.stale_for);
-        let keep = good.as_ref().map_or(HOLD, |g| {
-            (g.expires + g.stale_for)
-                .saturating_duration_since(now)
-                .max(HOLD)
-        });
+        let keep = good
+            .as_ref()
+            .map_or(HOLD, |g| (g.expires + g.stale_for).saturating_duration_since(now).max(HOLD));
         let told = match &good {
             Some(g) if g.is_valid(now, valid_from) => (g.answer.clone(), cached(g.expires, false)),
             Some(g) => (g.answer.clone(), cached(until, true)),
-            None => (
-                answer.clone(),
-                AnswerMeta {
-                    expires: until,
-                    cached: false,
-                    stale: false,
-                },
-            ),
+            None => (answer.clone(), AnswerMeta { expires: until, cached: false, stale: false }),
         };
         let failed = Some(Failed { answer, at: now });
-        self.slots
-            .insert(question.clone(), Arc::new(Slot { good, failed, keep }));
+        self.slots.insert(question.clone(), Arc::new(Slot { good, failed, keep }));
         told
     }
 
@@ -272,9 +232,8 @@ impl RrCache {
             None => self.slots.invalidate_all(),
             Some(name) => {
                 let below = |n: &str| {
-                    n.strip_suffix(name).is_some_and(|rest| {
-                        name.is_empty() || rest.is_empty() || rest.ends_with('.')
-                    })
+                    n.strip_suffix(name)
+                        .is_some_and(|rest| name.is_empty() || rest.is_empty() || rest.ends_with('.'))
                 };
                 for (key, _) in self.slots.iter().filter(|(key, _)| below(&key.name)) {
                     self.slots.invalidate(&*key);
@@ -303,13 +262,9 @@ fn judge(found: &Found, lives: &Lifetimes) -> Result<(Answer, Duration, Duration
         None => (HOLD.min(lives.negative_ttl), Duration::ZERO),
     };
     let (answer, (life, stale_for)) = match found {
-        Found::Records(set, ttl) => (
-            Answer::Records(set.clone()),
-            (
-                (*ttl).max(lives.min_ttl).min(lives.max_ttl),
-                lives.stale_ttl,
-            ),
-        ),
+        Found::Records(set, ttl) => {
+            (Answer::Records(set.clone()), ((*ttl).max(lives.min_ttl).min(lives.max_ttl), lives.stale_ttl))
+        }
         Found::NxDomain(ttl) => (Answer::NxDomain, negative(*ttl)),
         Found::NoData(ttl) => (Answer::NoData, negative(*ttl)),
         Found::Failure(failure) => return Err(failure.answer()),
@@ -324,9 +279,5 @@ pub(super) fn refresh_at(from: Instant, until: Instant) -> Option<Instant> {
 }
 
 const fn cached(expires: Instant, stale: bool) -> AnswerMeta {
-    AnswerMeta {
-        expires,
-        cached: true,
-        stale,
-    }
+    AnswerMeta { expires, cached: true, stale }
 }

@@ -44,12 +44,7 @@ impl Kept {
         now >= at + REFRESH_AGAIN * done
             && self
                 .refreshes
-                .compare_exchange(
-                    done,
-                    done.saturating_add(1),
-                    Ordering::Relaxed,
-                    Ordering::Relaxed,
-                )
+                .compare_exchange(done, done.saturating_add(1), Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok()
     }
 }
@@ -92,11 +87,7 @@ impl Results {
 }
 
 impl Inner {
-    pub(super) fn locate_cached(
-        self: &Arc<Self>,
-        key: &LocateKey,
-        now: Instant,
-    ) -> Option<Arc<Located>> {
+    pub(super) fn locate_cached(self: &Arc<Self>, key: &LocateKey, now: Instant) -> Option<Arc<Located>> {
         let state = self.state.load();
         let kept = self.results.kept.get(key);
         if let Some(kept) = kept.filter(|k| k.epoch == state.epoch && now < k.located.expires) {
@@ -107,23 +98,14 @@ impl Inner {
                 }
             }
             let found = kept.located.outcome == Outcome::Found;
-            self.stats.cached(if found {
-                CacheResult::Hit
-            } else {
-                CacheResult::Negative
-            });
+            self.stats.cached(if found { CacheResult::Hit } else { CacheResult::Negative });
             return Some(kept.located.clone());
         }
         self.rebuild(key, &state, now)
     }
 
     /// Builds a result of what the cache holds; `None` if that is not enough.
-    fn rebuild(
-        self: &Arc<Self>,
-        key: &LocateKey,
-        state: &State,
-        now: Instant,
-    ) -> Option<Arc<Located>> {
+    fn rebuild(self: &Arc<Self>, key: &LocateKey, state: &State, now: Instant) -> Option<Arc<Located>> {
         let mut resolution = Resolution::new(key.clone(), state.enabled.of(key.realm));
         let mut refresh_at = None;
         let mut served: SmallVec<[CacheResult; 16]> = SmallVec::new();
@@ -141,9 +123,7 @@ impl Inner {
                 resolution.answer(question, answer, meta);
             }
         }
-        served
-            .into_iter()
-            .for_each(|result| self.stats.cached(result));
+        served.into_iter().for_each(|result| self.stats.cached(result));
         Some(self.keep(resolution, refresh_at, state, now))
     }
 
@@ -152,21 +132,14 @@ impl Inner {
             return located;
         }
         let listed = {
-            let mut locations = this
-                .locations
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut locations = this.locations.lock().unwrap_or_else(PoisonError::into_inner);
             match locations.get(&key) {
                 Some(told) => Some(told.clone()),
                 None if locations.len() >= MAX_LOCATIONS => None,
                 None => {
                     let (tell, told) = watch::channel(None);
                     locations.insert(key.clone(), told.clone());
-                    let listing = Listing {
-                        inner: this.clone(),
-                        key: key.clone(),
-                        told: told.clone(),
-                    };
+                    let listing = Listing { inner: this.clone(), key: key.clone(), told: told.clone() };
                     this.handle.spawn(listing.run(tell));
                     Some(told)
                 }
@@ -211,10 +184,7 @@ impl Inner {
                     lagging.push((question, at + LAG));
                 }
             }
-            let wake = lagging
-                .iter()
-                .map(|(_, until)| *until)
-                .fold(deadline, Instant::min);
+            let wake = lagging.iter().map(|(_, until)| *until).fold(deadline, Instant::min);
             tokio::select! {
                 Some(ended) = asking.join_next() => {
                     if let Ok((question, (answer, meta))) = ended {
@@ -291,9 +261,7 @@ impl Inner {
                 epoch: state.epoch,
                 keep,
             };
-            self.results
-                .kept
-                .insert(located.key.clone(), Arc::new(kept));
+            self.results.kept.insert(located.key.clone(), Arc::new(kept));
         }
         located
     }
@@ -325,15 +293,8 @@ impl Listing {
 
 impl Drop for Listing {
     fn drop(&mut self) {
-        let mut locations = self
-            .inner
-            .locations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if locations
-            .get(&self.key)
-            .is_some_and(|told| told.same_channel(&self.told))
-        {
+        let mut locations = self.inner.locations.lock().unwrap_or_else(PoisonError::into_inner);
+        if locations.get(&self.key).is_some_and(|told| told.same_channel(&self.told)) {
             locations.remove(&self.key);
         }
     }

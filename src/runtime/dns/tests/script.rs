@@ -47,9 +47,7 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 
 impl Script {
     pub fn new() -> Arc<Self> {
-        Arc::new(Self {
-            zone: Mutex::default(),
-        })
+        Arc::new(Self { zone: Mutex::default() })
     }
 
     /// Adds `name ttl SRV priority weight port target`, `name ttl NAPTR order preference service replacement`,
@@ -71,39 +69,24 @@ impl Script {
         }
         for (key, (rows, ttl)) in sets {
             let found = Found::Records(Arc::new(set(key.1, &rows)), Duration::from_secs(ttl));
-            self.zone
-                .lock()
-                .unwrap()
-                .records
-                .insert(key, (found, Duration::from_millis(1)));
+            self.zone.lock().unwrap().records.insert(key, (found, Duration::from_millis(1)));
         }
     }
 
     /// Takes a name out of the zone.
     pub fn forget(&self, name: &str) {
-        self.zone
-            .lock()
-            .unwrap()
-            .records
-            .retain(|(n, _), _| n != name);
+        self.zone.lock().unwrap().records.retain(|(n, _), _| n != name);
     }
 
     /// Makes the answer to one question come late.
     pub fn delay(&self, name: &str, kind: RecordKind, delay: Duration) {
-        self.zone
-            .lock()
-            .unwrap()
-            .records
-            .get_mut(&(name.to_owned(), kind))
-            .unwrap()
-            .1 = delay;
+        self.zone.lock().unwrap().records.get_mut(&(name.to_owned(), kind)).unwrap().1 = delay;
     }
 
     /// Sends the set of another question along.
     pub fn along(&self, name: &str, kind: RecordKind, other: &str, other_kind: RecordKind) {
         let mut zone = self.zone.lock().unwrap();
-        let Found::Records(set, ttl) = zone.records[&(other.to_owned(), other_kind)].0.clone()
-        else {
+        let Found::Records(set, ttl) = zone.records[&(other.to_owned(), other_kind)].0.clone() else {
             panic!()
         };
         let also = zone.also.entry((name.to_owned(), kind)).or_default();
@@ -112,23 +95,13 @@ impl Script {
 
     /// The servers' way with all names that end like this; the last one set counts.
     pub fn mood(&self, suffix: &str, mood: Mood) {
-        self.zone
-            .lock()
-            .unwrap()
-            .moods
-            .push((suffix.to_owned(), mood));
+        self.zone.lock().unwrap().moods.push((suffix.to_owned(), mood));
     }
 
     /// Questions asked since the last time, without time.
     pub fn take(&self) -> Vec<String> {
-        let mut asked: Vec<_> = self
-            .zone
-            .lock()
-            .unwrap()
-            .asked
-            .drain(..)
-            .map(|(_, q)| q.to_string())
-            .collect();
+        let mut asked: Vec<_> =
+            self.zone.lock().unwrap().asked.drain(..).map(|(_, q)| q.to_string()).collect();
         asked.sort();
         asked
     }
@@ -141,18 +114,9 @@ impl Upstream for Script {
             let (mood, record, also) = {
                 let mut zone = self.zone.lock().unwrap();
                 zone.asked.push((Instant::now(), question.clone()));
-                let mood = zone
-                    .moods
-                    .iter()
-                    .rev()
-                    .find(|(suffix, _)| key.0.ends_with(suffix))
-                    .map(|m| m.1);
+                let mood = zone.moods.iter().rev().find(|(suffix, _)| key.0.ends_with(suffix)).map(|m| m.1);
                 let also = zone.also.get(&key).cloned().unwrap_or_default();
-                (
-                    mood.unwrap_or(Mood::Good(Some(60))),
-                    zone.records.get(&key).cloned(),
-                    also,
-                )
+                (mood.unwrap_or(Mood::Good(Some(60))), zone.records.get(&key).cloned(), also)
             };
             match mood {
                 Mood::Silent => {
@@ -164,10 +128,8 @@ impl Upstream for Script {
                     Reply::of(Found::Failure(Failure::ServFail))
                 }
                 Mood::Good(soa) => {
-                    let (found, delay) = record.unwrap_or((
-                        Found::NxDomain(soa.map(Duration::from_secs)),
-                        Duration::from_millis(1),
-                    ));
+                    let (found, delay) = record
+                        .unwrap_or((Found::NxDomain(soa.map(Duration::from_secs)), Duration::from_millis(1)));
                     sleep(delay).await;
                     Reply { found, also }
                 }
@@ -224,28 +186,14 @@ pub fn dns() -> config::Dns {
 }
 
 pub fn enabled(families: Families) -> EnabledByRealm {
-    let enabled = Enabled::new(
-        &[Transport::Udp, Transport::Tcp],
-        [true, true, false],
-        [true, true, false],
-        families,
-    );
-    EnabledByRealm {
-        peering: enabled.clone(),
-        core: enabled.clone(),
-        both: enabled,
-    }
+    let enabled =
+        Enabled::new(&[Transport::Udp, Transport::Tcp], [true, true, false], [true, true, false], families);
+    EnabledByRealm { peering: enabled.clone(), core: enabled.clone(), both: enabled }
 }
 
 /// A resolver of the script, in the runtime of the test.
 pub fn resolver(script: &Arc<Script>, dns: &config::Dns) -> Resolver {
-    Resolver::with_upstream(
-        script.clone(),
-        dns,
-        enabled(dns.addresses),
-        10_000,
-        Handle::current(),
-    )
+    Resolver::with_upstream(script.clone(), dns, enabled(dns.addresses), 10_000, Handle::current())
 }
 
 pub fn key(name: &str) -> LocateKey {
@@ -260,20 +208,10 @@ pub fn key(name: &str) -> LocateKey {
 
 /// A key that needs addresses only.
 pub fn host(name: &str) -> LocateKey {
-    LocateKey {
-        port: Some(5060),
-        transport: Some(Transport::Udp),
-        ..key(name)
-    }
+    LocateKey { port: Some(5060), transport: Some(Transport::Udp), ..key(name) }
 }
 
 /// All addresses in order.
 pub fn addrs(located: &Arc<Located>) -> Vec<String> {
-    located
-        .tiers
-        .iter()
-        .flat_map(|t| &t.servers)
-        .flat_map(|s| &s.addrs)
-        .map(IpAddr::to_string)
-        .collect()
+    located.tiers.iter().flat_map(|t| &t.servers).flat_map(|s| &s.addrs).map(IpAddr::to_string).collect()
 }
