@@ -19,8 +19,8 @@ use tokio::sync::{Notify, watch};
 use crate::config::Listen;
 use crate::flow::{ConnId, Origin, SendFailure, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation};
+use crate::shard::io::{Event, Input, Output, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
-use crate::shard::{Event, Input, Output, Send, SendToken, Ticket, Update};
 
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
@@ -233,7 +233,9 @@ impl<E: Element> Worker<E> {
 
     /// Gives one input to one shard and moves its outputs out.
     fn enter(&self, shard: usize, now: Instant, input: Input<'_>) {
-        let Some(slot) = self.node.slots.get(shard) else { return };
+        let Some(slot) = self.node.slots.get(shard) else {
+            return;
+        };
         let mut element = slot.lock();
         feed(&mut *element, now, input, self.counters());
         self.collect(shard, &mut element, now);
@@ -260,7 +262,9 @@ impl<E: Element> Worker<E> {
                     Some(result) => feed(element, now, Input::Located { ticket, result }, self.counters()),
                     None => steps.push_back(Step::Locate(shard, ticket, key)),
                 },
-                Output::Event(Event::Health(instance, seen)) => steps.push_back(Step::Health(shard, instance, seen)),
+                Output::Event(Event::Health(instance, seen)) => {
+                    steps.push_back(Step::Health(shard, instance, seen))
+                }
                 Output::Event(event) => steps.push_back(Step::Tell(event)),
             }
         }

@@ -13,6 +13,7 @@ pub mod dns;
 mod driver;
 mod element;
 mod events;
+mod glue;
 mod listen;
 pub mod log;
 pub mod node;
@@ -36,7 +37,7 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::config::{Config, Listen};
-use crate::shard::{Input, Update};
+use crate::shard::io::{Input, Update};
 use crate::wire::Limits;
 
 pub use counters::{Counters, Direction, DropReason};
@@ -108,7 +109,7 @@ pub fn start<E: Element>(
         handle.threads.push(thread);
     }
     drop(report);
-    for (worker, outcome) in reports {
+    for (worker, outcome) in reports.into_iter().take(workers) {
         outcome.map_err(|cause| StartError::Worker { worker, cause })?;
     }
     Ok(handle)
@@ -187,7 +188,12 @@ impl<E: Element> Drop for Handle<E> {
 }
 
 /// A worker thread: reports once whether its event loop stands, then serves until the node stops.
-fn run_worker<E: Element>(index: usize, node: Arc<Node<E>>, sockets: Sockets, report: impl Fn(io::Result<()>)) {
+fn run_worker<E: Element>(
+    index: usize,
+    node: Arc<Node<E>>,
+    sockets: Sockets,
+    report: impl Fn(io::Result<()>),
+) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => return report(Err(e)),

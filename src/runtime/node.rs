@@ -14,14 +14,14 @@ use rand::rngs::SysRng;
 
 use crate::config::{self, Config, ConfigError, Listen, Realm, Warning};
 use crate::flow::PeerId;
-use crate::location::{Instance, LocateKey, Located, Standing};
+use crate::location::{Instance, Standing};
 use crate::peering::Ledger;
 use crate::proxy::Policy;
 use crate::proxy::decision::Record;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
 use super::dns::{EnabledByRealm, Resolver};
-use super::{BoxFuture, Counters, Handle, Locator, StartError, probe, secret, start, workers};
+use super::{Counters, Handle, StartError, probe, secret, start, workers};
 
 /// Most instances listed.
 const MAX_LISTED: usize = 4096;
@@ -108,17 +108,6 @@ pub struct Node {
     probed: ArcSwap<Vec<(PeerId, Instance)>>,
     /// Tells the prober of a new policy.
     policy_changed: Arc<tokio::sync::Notify>,
-}
-
-impl Locator for Resolver {
-    fn locate_cached(&self, key: &LocateKey, now: Instant) -> Option<Arc<Located>> {
-        Resolver::locate_cached(self, key, now)
-    }
-
-    fn locate(&self, key: Arc<LocateKey>) -> BoxFuture<Arc<Located>> {
-        let this = self.clone();
-        Box::pin(async move { Resolver::locate(&this, LocateKey::clone(&key)).await })
-    }
 }
 
 impl Node {

@@ -19,12 +19,12 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::flow::{ListenerId, Origin, SendFailure, Transport};
-use crate::shard::SendToken;
+use crate::shard::io::SendToken;
 
 use super::counters::{Counters, DropReason};
 use super::driver::{Arrived, Worker};
 use super::element::Element;
-use super::sys::{BATCH, DATAGRAM, ErrorReader, RecvBatch};
+use super::sys::{self, BATCH, DATAGRAM, ErrorReader, RecvBatch};
 
 /// Datagrams waiting for room in the send buffer, per socket.
 const SEND_QUEUE: usize = 4096;
@@ -44,7 +44,7 @@ struct Datagram {
 pub(super) struct UdpSocket {
     listener: ListenerId,
     local: SocketAddr,
-    fd: AsyncFd<StdSocket>,
+    fd: AsyncFd<OwnedFd>,
     queue: RefCell<VecDeque<Datagram>>,
     /// The send buffer is full and somebody waits for room in it.
     blocked: Cell<bool>,
@@ -54,7 +54,7 @@ impl UdpSocket {
     /// Takes a bound, non-blocking socket into the current worker's event loop.
     pub(super) fn new(listener: ListenerId, socket: StdSocket) -> io::Result<Rc<Self>> {
         let local = socket.local_addr()?;
-        let fd = AsyncFd::register_with_interest(socket, Interest::READABLE | Interest::ERROR)?;
+        let fd = sys::watch(socket.into(), Interest::READABLE | Interest::ERROR)?;
         Ok(Rc::new(Self { listener, local, fd, queue: RefCell::default(), blocked: Cell::new(false) }))
     }
 
@@ -125,7 +125,7 @@ impl UdpSocket {
 
     async fn room(&self) -> io::Result<()> {
         let twin: OwnedFd = self.fd.get_ref().as_fd().try_clone_to_owned()?;
-        let twin = AsyncFd::register_with_interest(twin, Interest::WRITABLE)?;
+        let twin = sys::watch(twin, Interest::WRITABLE)?;
         twin.writable().await?.retain_ready();
         Ok(())
     }
@@ -246,7 +246,9 @@ impl UdpSocket {
 fn classify(error: &io::Error) -> SendFailure {
     match error.raw_os_error() {
         Some(libc::EMSGSIZE) => SendFailure::TooLarge,
-        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::ENETUNREACH) => SendFailure::Icmp,
+        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::ENETUNREACH) => {
+            SendFailure::Icmp
+        }
         _ => SendFailure::Local,
     }
 }

@@ -7,7 +7,7 @@
 mod attempts;
 mod calls;
 mod finish;
-mod io;
+pub mod io;
 mod probe;
 mod requests;
 mod responses;

@@ -18,7 +18,14 @@ use super::{Core, Shard};
 
 impl Shard {
     /// Sends one probe; what comes of it is an observation of the instance.
-    pub(super) fn start_probe(&mut self, now: Instant, peer: PeerId, hop: Hop, uri: &Arc<str>, timeout: Duration) {
+    pub(super) fn start_probe(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        hop: Hop,
+        uri: &Arc<str>,
+        timeout: Duration,
+    ) {
         let policy = Arc::clone(&self.core.policy);
         let Some(out) = policy.listener(hop.listener) else { return };
         let Some(handle) = self.slots.reserve(usize::MAX) else { return };
@@ -48,6 +55,7 @@ impl Shard {
             client: Client::NonInvite(client),
             hop,
             branch: random,
+            loop_hash: 0,
             stage: Stage::Live,
             answered: false,
             ringing: false,
@@ -80,7 +88,13 @@ impl Shard {
 }
 
 impl Core {
-    pub(super) fn probe_ended(&mut self, now: Instant, context: &mut Context, instance: Instance, good: bool) {
+    pub(super) fn probe_ended(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        instance: Instance,
+        good: bool,
+    ) {
         let Some(peer) = context.probe else { return };
         let policy = Arc::clone(&self.policy);
         let Some(probe) = policy.peer(peer).and_then(|p| p.config.probe.as_ref()) else { return };
