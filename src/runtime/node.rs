@@ -429,7 +429,7 @@ fn badness(standing: &Standing) -> (u8, Option<Instant>) {
 }
 
 /// What each realm can send by.
-fn enabled(policy: &Policy) -> EnabledByRealm {
+pub fn enabled(policy: &Policy) -> EnabledByRealm {
     EnabledByRealm {
         peering: policy.enabled(Realm::Peering).clone(),
         core: policy.enabled(Realm::Core).clone(),
