@@ -210,7 +210,11 @@ impl Node {
     /// Begins or ends draining (rule 12).
     pub fn drain(&self, drain: bool) {
         if self.draining.swap(drain, Ordering::Relaxed) != drain {
-            tracing::info!(draining = drain, "{}", if drain { "draining" } else { "accepting requests again" });
+            tracing::info!(
+                draining = drain,
+                "{}",
+                if drain { "draining" } else { "accepting requests again" }
+            );
         }
         self.handle.update(&Update::Drain(drain));
     }
@@ -269,7 +273,10 @@ impl Node {
                 for error in errors {
                     tracing::error!("{error}");
                 }
-                tracing::error!(errors = errors.len(), "the configuration is not taken over, the old one stays");
+                tracing::error!(
+                    errors = errors.len(),
+                    "the configuration is not taken over, the old one stays"
+                );
             }
         }
         outcome
