@@ -76,7 +76,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Conn {
     /// Queues a message. `QueueFull` also ends the connection: a reader that slow would only
     /// collect more. `Closed`: it has ended meanwhile.
-    pub(super) fn push(&self, bytes: Bytes, token: Option<SendToken>, request: bool) -> Result<(), SendFailure> {
+    pub(super) fn push(
+        &self,
+        bytes: Bytes,
+        token: Option<SendToken>,
+        request: bool,
+    ) -> Result<(), SendFailure> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -96,7 +101,11 @@ impl Conn {
             return Err(SendFailure::QueueFull);
         }
         queue.octets = octets;
-        queue.items.push_back(Item { bytes, token, reused });
+        queue.items.push_back(Item {
+            bytes,
+            token,
+            reused,
+        });
         drop(queue);
         if request {
             self.carried_requests.store(true, Ordering::Relaxed);
@@ -168,9 +177,12 @@ impl Conn {
         match &hop.tls {
             None => true,
             // RFC 5923 §4, RFC 5922 §7.3: only if it was verified for the name that is asked for.
-            Some(wanted) => locked(&self.identity)
-                .as_ref()
-                .is_some_and(|identity| identity.names.iter().any(|name| wanted.accepted.contains(name))),
+            Some(wanted) => locked(&self.identity).as_ref().is_some_and(|identity| {
+                identity
+                    .names
+                    .iter()
+                    .any(|name| wanted.accepted.contains(name))
+            }),
         }
     }
 }
@@ -208,7 +220,12 @@ pub(super) struct NewConn {
 impl Pool {
     /// At most `max` connections, each with at most `queue_limit` octets to write.
     pub(super) fn new(max: usize, queue_limit: usize) -> Self {
-        Self { tables: Mutex::default(), next_id: AtomicU64::new(1), max, queue_limit }
+        Self {
+            tables: Mutex::default(),
+            next_id: AtomicU64::new(1),
+            max,
+            queue_limit,
+        }
     }
 
     /// Enters a connection (made, or about to be made); `None`: there are too many.
@@ -233,7 +250,11 @@ impl Pool {
             bell: Notify::new(),
         });
         tables.by_id.insert(conn.id, Arc::clone(&conn));
-        tables.by_route.entry(route_of(&conn)).or_default().push(Arc::clone(&conn));
+        tables
+            .by_route
+            .entry(route_of(&conn))
+            .or_default()
+            .push(Arc::clone(&conn));
         Some(conn)
     }
 

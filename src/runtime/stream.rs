@@ -136,7 +136,9 @@ pub(super) fn finish<E: Element>(
 ) {
     let queued = conn.close();
     worker.node.pool.remove(conn);
-    worker.counters().connection(conn.transport, conn.direction, -1);
+    worker
+        .counters()
+        .connection(conn.transport, conn.direction, -1);
     for item in unwritten.iter().chain(&queued) {
         worker.failed(item.token, failure(item));
     }
@@ -189,9 +191,12 @@ impl<E: Element, S: Stream> Connection<E, S> {
         match self.phase {
             Phase::Open => {
                 let idle = self.last_traffic + settings.idle_timeout;
-                self.began.map_or(idle, |t| idle.min(t + settings.message_timeout))
+                self.began
+                    .map_or(idle, |t| idle.min(t + settings.message_timeout))
             }
-            Phase::HalfClosed { until } | Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => until,
+            Phase::HalfClosed { until }
+            | Phase::Flushing { until, .. }
+            | Phase::Lingering { until, .. } => until,
         }
     }
 
@@ -199,7 +204,9 @@ impl<E: Element, S: Stream> Connection<E, S> {
     fn expire(&mut self) -> Option<End> {
         match self.phase {
             Phase::Open => {
-                let late = self.began.is_some_and(|t| t + self.worker.node.settings.message_timeout <= Instant::now());
+                let late = self.began.is_some_and(|t| {
+                    t + self.worker.node.settings.message_timeout <= Instant::now()
+                });
                 self.wind_up(if late { End::MessageTimeout } else { End::Idle });
                 None
             }
@@ -214,7 +221,10 @@ impl<E: Element, S: Stream> Connection<E, S> {
     /// Begins to end: no new requests, what is queued is still written.
     fn wind_up(&mut self, why: End) {
         self.worker.node.pool.retire(&self.conn);
-        self.phase = Phase::Flushing { why, until: Instant::now() + LINGER };
+        self.phase = Phase::Flushing {
+            why,
+            until: Instant::now() + LINGER,
+        };
     }
 
     /// Writes and reads as much as goes now. Ready with the reason when the connection is over,
@@ -375,8 +385,13 @@ impl<E: Element, S: Stream> Connection<E, S> {
         }
         Counters::add(&self.worker.counters().stream_messages_in, messages.len());
         for some in messages.chunks(BATCH) {
-            let batch: SmallVec<[Arrived<'_>; BATCH]> =
-                some.iter().map(|bytes| Arrived { origin: self.origin.clone(), bytes }).collect();
+            let batch: SmallVec<[Arrived<'_>; BATCH]> = some
+                .iter()
+                .map(|bytes| Arrived {
+                    origin: self.origin.clone(),
+                    bytes,
+                })
+                .collect();
             self.worker.messages(now, &batch);
         }
         if broken {
@@ -395,13 +410,25 @@ impl<E: Element, S: Stream> Connection<E, S> {
         }
         tracing::debug!(conn = self.conn.id.0, remote = %self.conn.remote, transport = %self.conn.transport, ?end, "connection ended");
         let overflow = end == End::Overflow || self.conn.has_overflowed();
-        let Self { worker, conn, stream, taken, .. } = self;
+        let Self {
+            worker,
+            conn,
+            stream,
+            taken,
+            ..
+        } = self;
         if overflow {
             stream.abort();
         }
         drop(stream);
         finish(&worker, &conn, taken, |item| {
-            if overflow { SendFailure::QueueFull } else { SendFailure::Closed { reused: item.reused } }
+            if overflow {
+                SendFailure::QueueFull
+            } else {
+                SendFailure::Closed {
+                    reused: item.reused,
+                }
+            }
         });
     }
 }
@@ -413,5 +440,8 @@ fn wants_answer(message: &[u8]) -> bool {
 
 /// A response of 200 and above.
 fn is_final_response(message: &[u8]) -> bool {
-    message.strip_prefix(b"SIP/2.0 ").and_then(|rest| rest.first()).is_some_and(|class| (b'2'..=b'6').contains(class))
+    message
+        .strip_prefix(b"SIP/2.0 ")
+        .and_then(|rest| rest.first())
+        .is_some_and(|class| (b'2'..=b'6').contains(class))
 }

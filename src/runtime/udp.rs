@@ -24,7 +24,7 @@ use crate::shard::io::SendToken;
 use super::counters::{Counters, DropReason};
 use super::driver::{Arrived, Worker};
 use super::element::Element;
-use super::sys::{BATCH, DATAGRAM, ErrorReader, RecvBatch};
+use super::sys::{self, BATCH, DATAGRAM, ErrorReader, RecvBatch};
 
 /// Datagrams waiting for room in the send buffer, per socket.
 const SEND_QUEUE: usize = 4096;
@@ -44,7 +44,7 @@ struct Datagram {
 pub(super) struct UdpSocket {
     listener: ListenerId,
     local: SocketAddr,
-    fd: AsyncFd<StdSocket>,
+    fd: AsyncFd<OwnedFd>,
     queue: RefCell<VecDeque<Datagram>>,
     /// The send buffer is full and somebody waits for room in it.
     blocked: Cell<bool>,
@@ -54,8 +54,14 @@ impl UdpSocket {
     /// Takes a bound, non-blocking socket into the current worker's event loop.
     pub(super) fn new(listener: ListenerId, socket: StdSocket) -> io::Result<Rc<Self>> {
         let local = socket.local_addr()?;
-        let fd = AsyncFd::register_with_interest(socket, Interest::READABLE | Interest::ERROR)?;
-        Ok(Rc::new(Self { listener, local, fd, queue: RefCell::default(), blocked: Cell::new(false) }))
+        let fd = sys::watch(socket.into(), Interest::READABLE | Interest::ERROR)?;
+        Ok(Rc::new(Self {
+            listener,
+            local,
+            fd,
+            queue: RefCell::default(),
+            blocked: Cell::new(false),
+        }))
     }
 
     /// Queues a datagram until the turn's end; false: dropped, the queue is full.
@@ -98,7 +104,11 @@ impl UdpSocket {
                     if let Some(failed) = queue.pop_front() {
                         let failure = classify(&e);
                         let oversize = failure == SendFailure::TooLarge;
-                        let reason = if oversize { DropReason::Oversize } else { DropReason::Unsendable };
+                        let reason = if oversize {
+                            DropReason::Oversize
+                        } else {
+                            DropReason::Unsendable
+                        };
                         worker.counters().drop_one(reason);
                         worker.failed(failed.token, failure);
                     }
@@ -125,7 +135,7 @@ impl UdpSocket {
 
     async fn room(&self) -> io::Result<()> {
         let twin: OwnedFd = self.fd.get_ref().as_fd().try_clone_to_owned()?;
-        let twin = AsyncFd::register_with_interest(twin, Interest::WRITABLE)?;
+        let twin = sys::watch(twin, Interest::WRITABLE)?;
         twin.writable().await?.retain_ready();
         Ok(())
     }
@@ -147,7 +157,12 @@ impl UdpSocket {
             if failed {
                 drained = self.take_errors(&worker, &mut errors.borrow_mut());
             }
-            drained &= self.take_datagrams(&worker, &mut room.borrow_mut(), &mut errors.borrow_mut(), failed);
+            drained &= self.take_datagrams(
+                &worker,
+                &mut room.borrow_mut(),
+                &mut errors.borrow_mut(),
+                failed,
+            );
             if drained {
                 guard.clear_ready();
                 drop(guard);
@@ -196,7 +211,9 @@ impl UdpSocket {
                 counters.drop_one(DropReason::Oversize);
                 continue;
             }
-            let local = datagram.local.map_or(self.local, |ip| SocketAddr::new(ip, self.local.port()));
+            let local = datagram
+                .local
+                .map_or(self.local, |ip| SocketAddr::new(ip, self.local.port()));
             let origin = Origin {
                 transport: Transport::Udp,
                 listener: self.listener,
@@ -205,7 +222,10 @@ impl UdpSocket {
                 conn: None,
                 identity: None,
             };
-            batch.push(Arrived { origin, bytes: datagram.bytes });
+            batch.push(Arrived {
+                origin,
+                bytes: datagram.bytes,
+            });
         }
         if !batch.is_empty() {
             worker.messages(now, &batch);
@@ -222,7 +242,8 @@ impl UdpSocket {
             match errors.next(self.fd.get_ref().as_fd()) {
                 Ok(Some(error)) => {
                     taken += 1;
-                    let request = !error.payload.is_empty() && !error.payload.starts_with(b"SIP/2.0 ");
+                    let request =
+                        !error.payload.is_empty() && !error.payload.starts_with(b"SIP/2.0 ");
                     if error.unreachable && request {
                         worker.undeliverable(now, error.to, error.payload);
                     }
@@ -246,7 +267,9 @@ impl UdpSocket {
 fn classify(error: &io::Error) -> SendFailure {
     match error.raw_os_error() {
         Some(libc::EMSGSIZE) => SendFailure::TooLarge,
-        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::ENETUNREACH) => SendFailure::Icmp,
+        Some(libc::ECONNREFUSED | libc::EHOSTUNREACH | libc::EHOSTDOWN | libc::ENETUNREACH) => {
+            SendFailure::Icmp
+        }
         _ => SendFailure::Local,
     }
 }

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 //! Real sockets on loopback around a scripted element.
 
+mod config;
 mod driver;
 mod tcp;
 mod udp;
@@ -13,9 +14,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::*;
-use crate::config::*;
-use crate::flow::{ConnId, Hop, Host, ListenerId, Origin, SendFailure, Transport};
-use crate::location::{LocateKey, Located};
+use config::config;
+use crate::flow::{ConnId, Hop, ListenerId, Origin, SendFailure, Transport};
+use crate::location::{LocateKey, Located, Outcome};
 use crate::shard::io::{Input, Output, Send as SendOut, SendToken, Ticket, Update};
 
 /// Longer than anything takes; a test that waits this long has failed.
@@ -53,7 +54,11 @@ impl Record {
                 return found;
             }
             let left = until.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "never came; seen: {:?}", log.iter().rev().take(20).collect::<Vec<_>>());
+            assert!(
+                !left.is_zero(),
+                "never came; seen: {:?}",
+                log.iter().rev().take(20).collect::<Vec<_>>()
+            );
             log = self.0.1.wait_timeout(log, left).unwrap().0;
         }
     }
@@ -63,14 +68,22 @@ impl Record {
     }
 
     fn count(&self, what: impl Fn(&Seen) -> bool) -> usize {
-        self.0.0.lock().unwrap().iter().filter(|(_, s)| what(s)).count()
+        self.0
+            .0
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|(_, s)| what(s))
+            .count()
     }
 
     /// The message that holds `text`.
     fn message(&self, text: &str) -> (usize, Origin, Vec<u8>) {
         self.wait(|log| {
             log.iter().find_map(|(shard, seen)| match seen {
-                Seen::Message { origin, bytes } if String::from_utf8_lossy(bytes).contains(text) => {
+                Seen::Message { origin, bytes }
+                    if String::from_utf8_lossy(bytes).contains(text) =>
+                {
                     Some((*shard, origin.clone(), bytes.clone()))
                 }
                 _ => None,
@@ -122,18 +135,29 @@ impl Scripted {
     }
 
     fn send(&mut self, hop: Hop, bytes: impl Into<Bytes>, token: Option<SendToken>, request: bool) {
-        self.outputs.push_back(Output::Send(SendOut { hop, bytes: bytes.into(), token, request }));
+        self.outputs.push_back(Output::Send(SendOut {
+            hop,
+            bytes: bytes.into(),
+            token,
+            request,
+        }));
     }
 }
 
 impl Element for Scripted {
     fn handle_input(&mut self, now: Instant, input: Input<'_>) {
         let seen = match input {
-            Input::Message { origin, bytes } => Seen::Message { origin: origin.clone(), bytes: bytes.to_vec() },
+            Input::Message { origin, bytes } => Seen::Message {
+                origin: origin.clone(),
+                bytes: bytes.to_vec(),
+            },
             Input::Located { ticket, .. } => Seen::Located(ticket),
             Input::Sent { token, conn } => Seen::Sent(token, conn),
             Input::SendFailed { token, failure } => Seen::Failed(token, failure),
-            Input::Undeliverable { to, payload } => Seen::Undeliverable { to, payload: payload.to_vec() },
+            Input::Undeliverable { to, payload } => Seen::Undeliverable {
+                to,
+                payload: payload.to_vec(),
+            },
             Input::ConnectionClosed { conn } => Seen::Closed(conn),
             Input::Update(_) => Seen::Updated,
         };
@@ -166,20 +190,24 @@ struct Known {
     cached: bool,
 }
 
-fn nowhere(key: Arc<LocateKey>) -> Arc<Located> {
-    let _ = key;
-    Arc::new(located())
+fn nowhere(key: LocateKey) -> Arc<Located> {
+    Arc::new(Located::from_tiers(
+        key,
+        Vec::new(),
+        Outcome::NoSuchName,
+        Instant::now(),
+    ))
 }
 
 impl Locator for Known {
     fn locate_cached(&self, key: &LocateKey, _now: Instant) -> Option<Arc<Located>> {
-        self.cached.then(|| nowhere(Arc::new(key.clone())))
+        self.cached.then(|| nowhere(key.clone()))
     }
 
     fn locate(&self, key: Arc<LocateKey>) -> BoxFuture<Arc<Located>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
-            nowhere(key)
+            nowhere(LocateKey::clone(&key))
         })
     }
 }
@@ -197,7 +225,10 @@ struct Plan {
 }
 
 fn plan(listen: &[(Transport, &str)]) -> Plan {
-    Plan { config: config(listen), cached: true }
+    Plan {
+        config: config(listen),
+        cached: true,
+    }
 }
 
 impl Plan {
@@ -221,7 +252,15 @@ impl Plan {
                 timeout: None,
             })
             .collect();
-        let handle = start(&self.config, shards, Arc::new(Known { cached: self.cached }), 7).unwrap();
+        let handle = start(
+            &self.config,
+            shards,
+            Arc::new(Known {
+                cached: self.cached,
+            }),
+            7,
+        )
+        .unwrap();
         World { handle, record }
     }
 }
@@ -233,7 +272,9 @@ impl World {
 
     /// Makes shard 0 send something.
     fn send(&self, hop: Hop, bytes: &[u8], token: Option<SendToken>, request: bool) {
-        self.handle.with_shard(0, |s| s.send(hop, bytes.to_vec(), token, request)).unwrap();
+        self.handle
+            .with_shard(0, |s| s.send(hop, bytes.to_vec(), token, request))
+            .unwrap();
         // Any news makes the worker look at its shard.
         self.handle.update_one(0, Update::Drain(false));
     }
@@ -262,15 +303,32 @@ fn silent(_: &mut Scripted, _: Instant, _: &Seen) {}
 
 /// The way back to where a message came from.
 fn back(origin: &Origin) -> Hop {
-    Hop { conn: origin.conn, ..hop(origin.transport, usize::from(origin.listener.0), origin.remote) }
+    Hop {
+        conn: origin.conn,
+        ..hop(
+            origin.transport,
+            usize::from(origin.listener.0),
+            origin.remote,
+        )
+    }
 }
 
 fn hop(transport: Transport, listener: usize, remote: SocketAddr) -> Hop {
-    Hop { transport, listener: ListenerId(u16::try_from(listener).unwrap()), remote, conn: None, fresh: false, tls: None }
+    Hop {
+        transport,
+        listener: ListenerId(u16::try_from(listener).unwrap()),
+        remote,
+        conn: None,
+        fresh: false,
+        tls: None,
+    }
 }
 
 fn request(call: usize, text: &str) -> Vec<u8> {
-    format!("OPTIONS sip:a@b SIP/2.0\r\nCall-ID: {call}\r\nSubject: {text}\r\nContent-Length: 0\r\n\r\n").into_bytes()
+    format!(
+        "OPTIONS sip:a@b SIP/2.0\r\nCall-ID: {call}\r\nSubject: {text}\r\nContent-Length: 0\r\n\r\n"
+    )
+    .into_bytes()
 }
 
 fn response_to(request: &[u8]) -> Vec<u8> {
@@ -281,60 +339,4 @@ fn response_to(request: &[u8]) -> Vec<u8> {
 /// A token of shard 0.
 fn token(n: u64) -> SendToken {
     SendToken(n)
-}
-
-fn config(listen: &[(Transport, &str)]) -> Config {
-    let second = Duration::from_secs(1);
-    Config {
-        node: Node { name: Host::Name("sbe.test".into()), domains: Vec::new() },
-        listen: listen
-            .iter()
-            .map(|(transport, bind)| Listen {
-                transport: *transport,
-                bind: bind.parse().unwrap(),
-                realm: Realm::Both,
-                advertise: None,
-            })
-            .collect(),
-        tls: None,
-        sip: Sip {
-            t1: second / 2,
-            t2: second * 4,
-            t4: second * 5,
-            timer_c: second * 185,
-            idle_timeout: second * 600,
-            message_timeout: second * 10,
-            try_timeout: second * 3,
-            connect_timeout: second * 5,
-            failover_codes: vec![503],
-            max_tries: 10,
-            max_message: 65_536,
-            max_headers: 256,
-            max_header: 8_192,
-            dialog_secret_file: None,
-        },
-        health: Health { hold_down: second, hold_down_max: second, retry_after_max: second },
-        calls_max_age: second,
-        dns: Dns {
-            servers: Vec::new(),
-            transports: Vec::new(),
-            addresses: Families::Both,
-            min_ttl: second,
-            max_ttl: second,
-            negative_ttl: second,
-            timeout: second,
-            stale_ttl: second,
-            sticky: Sticky::Call,
-            srv_selection: SrvSelection::Exact,
-        },
-        core: Core { next_hops: Vec::new(), sources: Vec::new(), tls_names: Vec::new(), strip_headers: Vec::new() },
-        peers: Vec::new(),
-        routes: Vec::new(),
-        federation_open: false,
-        alto: None,
-        runtime: Runtime { workers: 1, drain_timeout: second },
-        log: Log { json: false, level: "info".into() },
-        admin: None,
-        limits: Limits { transactions: 1000, connections: 5000, write_queue: 256 * 1024, dns_entries: 10, records: 10 },
-    }
 }
