@@ -3,7 +3,9 @@
 pub mod config;
 pub mod flow;
 pub mod location;
+pub mod peering;
 pub mod proxy;
 pub mod runtime;
 pub mod shard;
+pub mod transaction;
 pub mod wire;

@@ -1,8 +1,28 @@
 //! The configuration: TOML text in, a checked [`Config`] out, or errors with file, line, column and remedy.
 
-use std::net::{IpAddr, SocketAddr};
+mod alto;
+mod check;
+pub mod defaults;
+mod error;
+mod lint;
+mod listeners;
+mod load;
+mod names;
+mod peers;
+mod raw;
+#[cfg(test)]
+mod tests;
+mod units;
+
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+
+pub use alto::{Alto, AltoMode, AltoRule, AltoScope};
+pub use error::{ConfigError, Warning};
+pub use load::{find, load, parse};
+pub use raw::known_keys;
+pub use units::{show_duration, show_size};
 
 use crate::flow::{Host, Transport};
 
@@ -218,7 +238,7 @@ pub struct NextHop {
 }
 
 /// `[core]`
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Core {
     /// Where requests for our own domains go; one tier of equal weights.
     pub next_hops: Vec<NextHop>,
@@ -290,17 +310,6 @@ pub struct RouteRule {
     pub prefix: String,
     /// Indices into [`Config::peers`], in order of preference.
     pub peers: Vec<usize>,
-}
-
-/// `[alto]`; what the ranking needs is read by the later ALTO client.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Alto {
-    /// Directory URL.
-    pub directory: String,
-    /// Whose costs we ask for.
-    pub source: Option<IpAddr>,
-    /// All keys as written, for the client.
-    pub table: toml::Table,
 }
 
 /// `[runtime]`

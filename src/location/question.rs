@@ -82,6 +82,48 @@ pub struct SrvRecord {
     pub target: Arc<str>,
 }
 
+impl NaptrRecord {
+    /// As in a zone file, made safe to show.
+    pub fn describe(&self) -> String {
+        format!(
+            "{} {} \"{}\" \"{}\" \"{}\" {}.",
+            self.order,
+            self.preference,
+            self.flags.escape_default(),
+            self.service.escape_default(),
+            self.regexp.escape_default(),
+            self.replacement.trim_end_matches('.').escape_default()
+        )
+    }
+}
+
+impl SrvRecord {
+    /// As in a zone file, made safe to show.
+    pub fn describe(&self) -> String {
+        let target = self.target.trim_end_matches('.').escape_default();
+        format!("{} {} {} {target}.", self.priority, self.weight, self.port)
+    }
+
+    /// True if it says "not offered here" (RFC 2782, Target).
+    pub fn is_not_offered(&self) -> bool {
+        matches!(&*self.target, "" | ".")
+    }
+}
+
+/// A name as questions hold it: lower case, without the final dot. `None` if it cannot be asked for
+/// (RFC 1035 §2.3.4), the root included.
+pub(super) fn normal_name(name: &Arc<str>) -> Option<Arc<str>> {
+    let bare = name.strip_suffix('.').unwrap_or(name);
+    let fits = bare.len() <= 253 && bare.split('.').all(|label| (1..=63).contains(&label.len()));
+    if !fits || !bare.bytes().all(|b| b.is_ascii_graphic()) {
+        return None;
+    }
+    if bare.len() == name.len() && !bare.bytes().any(|b| b.is_ascii_uppercase()) {
+        return Some(Arc::clone(name));
+    }
+    Some(bare.to_ascii_lowercase().into())
+}
+
 /// The records of an answer, of one type, in the order received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Records {
@@ -104,34 +146,8 @@ impl RrSet {
     /// Up to `most` records as text, for decision records.
     fn describe(&self, most: usize) -> Vec<String> {
         match &self.records {
-            Records::Naptr(v) => v
-                .iter()
-                .take(most)
-                .map(|n| {
-                    format!(
-                        "{} {} \"{}\" \"{}\" \"{}\" {}.",
-                        n.order,
-                        n.preference,
-                        n.flags.escape_default(),
-                        n.service.escape_default(),
-                        n.regexp.escape_default(),
-                        n.replacement.escape_default()
-                    )
-                })
-                .collect(),
-            Records::Srv(v) => v
-                .iter()
-                .take(most)
-                .map(|s| {
-                    format!(
-                        "{} {} {} {}.",
-                        s.priority,
-                        s.weight,
-                        s.port,
-                        s.target.escape_default()
-                    )
-                })
-                .collect(),
+            Records::Naptr(v) => v.iter().take(most).map(NaptrRecord::describe).collect(),
+            Records::Srv(v) => v.iter().take(most).map(SrvRecord::describe).collect(),
             Records::Addr(v) => v.iter().take(most).map(ToString::to_string).collect(),
         }
     }
@@ -235,12 +251,7 @@ const SHOWN: usize = 8;
 
 impl DnsStep {
     /// The step for an answered question.
-    pub(super) fn answered(
-        question: Question,
-        answer: &Answer,
-        meta: &AnswerMeta,
-        now: Instant,
-    ) -> Self {
+    pub(super) fn answered(question: Question, answer: &Answer, meta: &AnswerMeta, now: Instant) -> Self {
         let (outcome, records) = match answer {
             Answer::Records(set) => (StepOutcome::Found, set.describe(SHOWN)),
             Answer::NoData => (StepOutcome::NoData, Vec::new()),
@@ -249,25 +260,11 @@ impl DnsStep {
             Answer::Timeout => (StepOutcome::Timeout, Vec::new()),
         };
         let ttl = Some(meta.expires.saturating_duration_since(now));
-        Self {
-            question,
-            outcome,
-            ttl,
-            cached: meta.cached,
-            stale: meta.stale,
-            records,
-        }
+        Self { question, outcome, ttl, cached: meta.cached, stale: meta.stale, records }
     }
 
     /// The step for a question that nobody waits for any more.
     pub(super) fn unanswered(question: Question, outcome: StepOutcome) -> Self {
-        Self {
-            question,
-            outcome,
-            ttl: None,
-            cached: false,
-            stale: false,
-            records: Vec::new(),
-        }
+        Self { question, outcome, ttl: None, cached: false, stale: false, records: Vec::new() }
     }
 }

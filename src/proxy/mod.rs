@@ -1,5 +1,23 @@
-//! The stateful proxy of RFC 3261 §16.
+//! The proxy core: RFC 3261 §16 with RFC 3263 §4.3, as decisions on plain data.
+//!
+//! Nothing here keeps tables or timers; the shard does. What is here says what a request or a
+//! response means: is it valid (`validate`), where may it go (`route`), how does it look when it
+//! leaves (`forward`, `response`), and what has been decided about it (`decision`).
 
-/// What a configuration makes of the element's decisions.
-#[derive(Debug)]
-pub struct Policy;
+pub mod context;
+pub mod decision;
+pub mod dialog;
+mod forward;
+pub mod policy;
+mod response;
+mod route;
+mod validate;
+
+pub use context::{
+    Attempt, Best, Cancel, Client, Context, Kind, Leg, Live, Pass, Plan, ReplyPath, Routing, Server, Stage,
+};
+pub use forward::{Forward, forward};
+pub use policy::{Listener, PeerEntry, Policy};
+pub use response::{Verdict, upstream, verdict};
+pub use route::{Decision, decide, dialog_peer, is_own, port_of, realm_of};
+pub use validate::{Reject, validate};

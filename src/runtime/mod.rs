@@ -9,9 +9,11 @@
 
 mod counters;
 mod dial;
+pub mod dns;
 mod driver;
 mod element;
 mod events;
+mod glue;
 mod listen;
 mod pool;
 mod stream;
@@ -115,7 +117,7 @@ pub fn start<E: Element>(
         handle.threads.push(thread);
     }
     drop(report);
-    for (worker, outcome) in reports {
+    for (worker, outcome) in reports.into_iter().take(workers) {
         outcome.map_err(|cause| StartError::Worker { worker, cause })?;
     }
     Ok(handle)
@@ -195,10 +197,7 @@ fn run_worker<E: Element>(
     sockets: Sockets,
     report: impl Fn(io::Result<()>),
 ) {
-    let runtime = match tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-    {
+    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => return report(Err(e)),
     };

@@ -194,9 +194,9 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 self.began
                     .map_or(idle, |t| idle.min(t + settings.message_timeout))
             }
-            Phase::HalfClosed { until }
-            | Phase::Flushing { until, .. }
-            | Phase::Lingering { until, .. } => until,
+            Phase::HalfClosed { until } | Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => {
+                until
+            }
         }
     }
 
@@ -204,9 +204,9 @@ impl<E: Element, S: Stream> Connection<E, S> {
     fn expire(&mut self) -> Option<End> {
         match self.phase {
             Phase::Open => {
-                let late = self.began.is_some_and(|t| {
-                    t + self.worker.node.settings.message_timeout <= Instant::now()
-                });
+                let late = self
+                    .began
+                    .is_some_and(|t| t + self.worker.node.settings.message_timeout <= Instant::now());
                 self.wind_up(if late { End::MessageTimeout } else { End::Idle });
                 None
             }

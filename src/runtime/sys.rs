@@ -328,9 +328,8 @@ impl RecvBatch {
         let header = &self.headers[index];
         let len = (header.msg_len as usize).min(DATAGRAM);
         // SAFETY: the kernel wrote `len` octets at this buffer's start.
-        let bytes = unsafe {
-            std::slice::from_raw_parts(self.buffers.as_ptr().add(index * STRIDE).cast(), len)
-        };
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.buffers.as_ptr().add(index * STRIDE).cast(), len) };
         Some(Received {
             remote: read_address(&self.addresses[index])?,
             local: local_address(&header.msg_hdr),
@@ -413,10 +412,8 @@ impl SendBatch {
         for (to, bytes) in datagrams.take(BATCH) {
             let len = write_address(to, &mut self.addresses[n]);
             // The kernel only reads from what an iovec of a send points at.
-            self.vectors[n] = libc::iovec {
-                iov_base: bytes.as_ptr().cast_mut().cast(),
-                iov_len: bytes.len(),
-            };
+            self.vectors[n] =
+                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             let header = &mut self.headers[n].msg_hdr;
             header.msg_name = ptr::from_mut(&mut self.addresses[n]).cast();
             header.msg_namelen = len;
@@ -470,10 +467,8 @@ impl ErrorReader {
     /// queue is empty. Taking the last entry also clears the socket's pending error.
     pub(super) fn next(&mut self, fd: BorrowedFd<'_>) -> io::Result<Option<QueuedError<'_>>> {
         let mut to = no_address();
-        let mut vector = libc::iovec {
-            iov_base: self.payload.as_mut_ptr().cast(),
-            iov_len: self.payload.len(),
-        };
+        let mut vector =
+            libc::iovec { iov_base: self.payload.as_mut_ptr().cast(), iov_len: self.payload.len() };
         let mut header = no_header().msg_hdr;
         header.msg_name = ptr::from_mut(&mut to).cast();
         header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -483,11 +478,7 @@ impl ErrorReader {
         header.msg_controllen = mem::size_of_val(&*self.control) as _;
         // SAFETY: every pointer in `header` is to a live buffer of the stated size.
         let n = unsafe {
-            libc::recvmsg(
-                fd.as_raw_fd(),
-                &raw mut header,
-                libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT,
-            )
+            libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT)
         };
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         let mut unreachable = false;
@@ -502,11 +493,7 @@ impl ErrorReader {
         let Some(to) = read_address(&to) else {
             return Ok(None);
         };
-        Ok(Some(QueuedError {
-            to,
-            unreachable,
-            payload: &self.payload[..n.min(self.payload.len())],
-        }))
+        Ok(Some(QueuedError { to, unreachable, payload: &self.payload[..n.min(self.payload.len())] }))
     }
 }
 

@@ -55,13 +55,7 @@ impl UdpSocket {
     pub(super) fn new(listener: ListenerId, socket: StdSocket) -> io::Result<Rc<Self>> {
         let local = socket.local_addr()?;
         let fd = sys::watch(socket.into(), Interest::READABLE | Interest::ERROR)?;
-        Ok(Rc::new(Self {
-            listener,
-            local,
-            fd,
-            queue: RefCell::default(),
-            blocked: Cell::new(false),
-        }))
+        Ok(Rc::new(Self { listener, local, fd, queue: RefCell::default(), blocked: Cell::new(false) }))
     }
 
     /// Queues a datagram until the turn's end; false: dropped, the queue is full.

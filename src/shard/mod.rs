@@ -1,3 +1,449 @@
-//! The whole element as a value: inputs in, outputs out.
+//! The whole element as a value: messages and answers in, messages and questions out.
+//!
+//! A shard owns the transactions, attempts, health, limits and records of the calls whose Call-ID
+//! hashes to it. It reads no clock, opens no socket, draws no randomness but from the generator it
+//! was given: the same seed and the same inputs make the same run.
 
+mod attempts;
+mod calls;
+mod finish;
 pub mod io;
+mod probe;
+mod requests;
+mod responses;
+mod slots;
+mod stats;
+mod timers;
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ahash::{AHashMap, RandomState};
+use memchr::memchr;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::flow::PeerId;
+use crate::location::{Health, HealthPolicy, Instance, Observation, Standing};
+use crate::proxy::decision::{Record, Ring};
+use crate::proxy::{Context, Policy};
+use crate::transaction::{Effects, KeySecrets, Lanes, ServerKey, Timer};
+use crate::wire::{Framing, Index, Message};
+
+pub use io::{Event, Input, Output, Send, SendToken, Ticket, Update};
+pub use slots::Handle;
+pub use stats::{BUCKETS, Histogram, Stats};
+
+use calls::Calls;
+use slots::Slots;
+
+/// Whose timer it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Who {
+    /// The server transaction's.
+    Server,
+    /// An attempt's.
+    Attempt(u8),
+    /// That of an attempt's CANCEL.
+    Cancel(u8),
+    /// The context's own.
+    Context,
+    /// The shard's own: sweeping.
+    Sweep,
+}
+
+/// A timer in its lane.
+#[derive(Clone, Copy, Debug)]
+struct TimerKey {
+    handle: Handle,
+    who: Who,
+    timer: Timer,
+}
+
+/// Seeds of a shard; all shards of a node share the secrets, and differ in `seed`.
+#[derive(Clone, Debug)]
+pub struct Seeds {
+    /// Of the generator: branches, draws, tags.
+    pub seed: [u8; 32],
+    /// Of the table of server transactions.
+    pub keys: [u64; 8],
+    /// Of stickiness and call counting.
+    pub call: [u64; 4],
+    /// Of loop detection; the same on all shards.
+    pub loops: [u64; 2],
+}
+
+/// Everything but the contexts, so that a context can be worked on beside it.
+struct Core {
+    id: u16,
+    policy: Arc<Policy>,
+    rng: StdRng,
+    keys: KeySecrets,
+    call_hash: RandomState,
+    loops: [u64; 2],
+    timers: Lanes<TimerKey>,
+    outputs: VecDeque<Output>,
+    fx: Effects,
+    health: Health,
+    calls: Calls,
+    ring: Ring,
+    stats: Stats,
+    draining: bool,
+    sweeping: bool,
+    /// Server transactions without a final response.
+    open: usize,
+}
+
+/// One shard. See the module's documentation.
+pub struct Shard {
+    core: Core,
+    slots: Slots,
+    by_key: AHashMap<ServerKey, Handle>,
+    shards: usize,
+}
+
+/// How often old calls and health entries are looked through.
+const SWEEP: Duration = Duration::from_secs(5);
+
+impl Shard {
+    /// Shard number `id` of `shards`.
+    pub fn new(id: u16, shards: usize, policy: Arc<Policy>, seeds: &Seeds) -> Self {
+        let [a, b, c, d] = seeds.call;
+        let health = Health::new(health_policy(&policy));
+        let records = policy.config.limits.records.div_ceil(shards.max(1));
+        Self {
+            core: Core {
+                id,
+                rng: StdRng::from_seed(seeds.seed),
+                keys: KeySecrets::new(seeds.keys),
+                call_hash: RandomState::with_seeds(a, b, c, d),
+                loops: seeds.loops,
+                timers: Lanes::new(),
+                outputs: VecDeque::new(),
+                fx: Effects::new(),
+                health,
+                calls: Calls::default(),
+                ring: Ring::new(records),
+                stats: Stats::default(),
+                draining: false,
+                sweeping: false,
+                open: 0,
+                policy,
+            },
+            slots: Slots::default(),
+            by_key: AHashMap::with_hasher(RandomState::with_seeds(b, c, d, a)),
+            shards: shards.max(1),
+        }
+    }
+
+    /// Something happened.
+    pub fn handle_input(&mut self, now: Instant, input: Input<'_>) {
+        match input {
+            Input::Message { origin, bytes } => {
+                let limits = self.core.policy.limits;
+                let framing = if origin.conn.is_some() { Framing::Stream } else { Framing::Datagram };
+                let index = match Index::parse(bytes, &limits, framing) {
+                    Ok(index) => index,
+                    Err(unusable) => return self.core.stats.drop(unusable.label()),
+                };
+                let msg = Message::new(bytes, &index);
+                if msg.is_request() {
+                    self.on_request(now, origin, &msg);
+                } else {
+                    self.on_response(now, &msg);
+                }
+            }
+            Input::Located { ticket, result } => self.on_located(now, ticket, result),
+            Input::Sent { token, conn } => self.on_sent(token, conn),
+            Input::SendFailed { token, failure } => self.on_send_failed(now, token, failure),
+            Input::Undeliverable { to, payload } => self.on_undeliverable(now, to, payload),
+            Input::ConnectionClosed { conn } => self.on_connection_closed(now, conn),
+            Input::Update(update) => self.on_update(now, update),
+        }
+        self.check_invariants();
+    }
+
+    /// A timer may have run out.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(key) = self.core.timers.pop_expired(now) {
+            self.on_timer(now, key);
+        }
+        self.check_invariants();
+    }
+
+    /// The next thing to be done, until `None`.
+    pub fn poll_output(&mut self) -> Option<Output> {
+        self.core.outputs.pop_front()
+    }
+
+    /// When to call [`Self::handle_timeout`] next.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.core.timers.poll_timeout()
+    }
+
+    /// The counters.
+    pub fn stats(&self) -> &Stats {
+        &self.core.stats
+    }
+
+    /// Live transactions: server and client ones.
+    pub fn transactions(&self) -> (usize, usize) {
+        use crate::proxy::{Cancel, Client, Server};
+        self.slots.iter().fold((0, 0), |(servers, clients), c| {
+            let attempts = c.attempts.iter().filter(|a| !matches!(a.client, Client::Gone)).count();
+            let cancels = c.attempts.iter().filter(|a| matches!(a.cancel, Cancel::Sent(_))).count();
+            (servers + usize::from(!matches!(c.server, Server::Gone)), clients + attempts + cancels)
+        })
+    }
+
+    /// Contexts held, lingering ones included.
+    pub fn contexts(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Server transactions that still owe a final response.
+    pub fn open(&self) -> usize {
+        self.core.open
+    }
+
+    /// Calls counted now.
+    pub fn calls(&self) -> usize {
+        self.core.calls.len()
+    }
+
+    /// Timers armed, stale ones included.
+    pub fn timers(&self) -> usize {
+        self.core.timers.len()
+    }
+
+    /// The decision records of a Call-ID: those of requests under way, then finished ones, oldest first.
+    pub fn records(&self, call_id: &[u8]) -> Vec<Record> {
+        let live = self.slots.iter().filter_map(|c| c.live.as_ref()?.record.as_deref());
+        self.core.ring.find(call_id).chain(live.filter(|r| r.call_id == call_id)).cloned().collect()
+    }
+
+    /// The newest finished records.
+    pub fn recent(&self, most: usize) -> Vec<Record> {
+        self.core.ring.recent().take(most).cloned().collect()
+    }
+
+    /// What is remembered of instances.
+    pub fn health(&self, now: Instant) -> Vec<(Instance, Standing)> {
+        self.core.health.iter_sorted(now)
+    }
+
+    /// How one instance stands.
+    pub fn standing(&self, now: Instant, instance: &Instance) -> Standing {
+        self.core.health.standing(now, instance)
+    }
+
+    /// The health table, for a dry run of the selection.
+    pub fn health_table(&mut self) -> &mut Health {
+        &mut self.core.health
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> &Arc<Policy> {
+        &self.core.policy
+    }
+
+    /// True while draining.
+    pub fn is_draining(&self) -> bool {
+        self.core.draining
+    }
+
+    fn on_update(&mut self, now: Instant, update: Update) {
+        match update {
+            Update::Policy(policy) => {
+                self.core.health.set_policy(health_policy(&policy));
+                self.core.ring.set_cap(policy.config.limits.records.div_ceil(self.shards));
+                self.core.policy = policy;
+            }
+            Update::Health(instance, seen) => {
+                self.core.health.observe(now, instance, seen);
+                self.core.keep_sweeping(now);
+            }
+            Update::Drain(drain) => self.core.draining = drain,
+            Update::Probe { peer, hop, uri, timeout } => self.start_probe(now, peer, hop, &uri, timeout),
+        }
+    }
+
+    /// Puts a context back, or frees it if nothing of it is needed any more.
+    fn settle(&mut self, handle: Handle, context: Box<Context>) {
+        if context.is_over() {
+            if let Some(key) = context.key
+                && self.by_key.get(&key) == Some(&handle)
+            {
+                self.by_key.remove(&key);
+                if self.by_key.is_empty() && self.by_key.capacity() > 4096 {
+                    self.by_key.shrink_to(1024);
+                }
+            }
+            self.slots.release(handle);
+        } else {
+            self.slots.put(handle, context);
+        }
+    }
+
+    #[cfg(debug_assertions)]
+    fn check_invariants(&self) {
+        if self.slots.len() > 64 {
+            return;
+        }
+        let open = self.slots.iter().filter(|c| c.owes_final()).count();
+        assert_eq!(open, self.core.open, "server transactions that owe a final response");
+    }
+
+    #[cfg(not(debug_assertions))]
+    fn check_invariants(&self) {}
+}
+
+impl Core {
+    /// A hash of the Call-ID, for stickiness and call counting.
+    fn call_key(&self, call_id: &[u8]) -> u64 {
+        self.call_hash.hash_one(call_id)
+    }
+
+    /// Learns something of an instance, and tells the other shards what they would not know.
+    fn observe(&mut self, now: Instant, peer: Option<PeerId>, instance: Instance, seen: Observation) {
+        if seen == Observation::Answered && self.health.is_clean(&instance) {
+            return;
+        }
+        if let Some(change) = self.health.observe(now, instance, seen) {
+            self.outputs.push_back(Output::Event(Event::InstanceChanged {
+                peer,
+                instance,
+                up: change.up,
+                reason: change.reason,
+            }));
+        }
+        self.outputs.push_back(Output::Event(Event::Health(instance, seen)));
+        self.keep_sweeping(now);
+    }
+
+    fn keep_sweeping(&mut self, now: Instant) {
+        if !self.sweeping && !(self.health.is_empty() && self.calls.is_empty()) {
+            self.sweeping = true;
+            let handle = Handle { slot: u32::MAX, generation: 0 };
+            self.timers.arm(now, SWEEP, TimerKey { handle, who: Who::Sweep, timer: Timer::C });
+        }
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        self.sweeping = false;
+        self.health.sweep(now);
+        let aged = self.calls.sweep(now, &self.policy.ledger);
+        self.stats.calls_aged += u64::try_from(aged).unwrap_or(0);
+        self.keep_sweeping(now);
+    }
+
+    fn token(&self, handle: Handle, who: u8) -> SendToken {
+        SendToken(
+            (u64::from(self.id) << 48)
+                | (u64::from(handle.slot) << 24)
+                | (u64::from(handle.generation & 0xffff) << 8)
+                | u64::from(who),
+        )
+    }
+
+    fn random(&mut self) -> u64 {
+        self.rng.next_u64()
+    }
+}
+
+impl SendToken {
+    /// `who` of the token for responses.
+    const SERVER: u8 = 255;
+
+    /// The shard it belongs to.
+    pub const fn shard(self) -> u16 {
+        (self.0 >> 48) as u16
+    }
+
+    fn parts(self) -> (u32, u16, u8) {
+        let bits = |shift: u32, mask: u64| (self.0 >> shift) & mask;
+        (bits(24, 0xff_ffff) as u32, bits(8, 0xffff) as u16, bits(0, 0xff) as u8)
+    }
+}
+
+fn health_policy(policy: &Policy) -> HealthPolicy {
+    HealthPolicy::new(&policy.config.health, policy.config.sip.try_timeout)
+}
+
+/// The shard that owns a message: by a keyed hash of its Call-ID, found without parsing the rest.
+/// A message without one belongs to shard 0.
+pub fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize {
+    if shards <= 1 {
+        return 0;
+    }
+    let id = find_call_id(bytes).unwrap_or_default();
+    let hash = RandomState::with_seeds(secret, !secret, secret.rotate_left(32), 0x5be).hash_one(id);
+    usize::try_from(hash % u64::try_from(shards).unwrap_or(1)).unwrap_or(0)
+}
+
+/// The value of the first Call-ID row, in any spelling that the wire layer accepts.
+fn find_call_id(bytes: &[u8]) -> Option<&[u8]> {
+    let mut rest = bytes;
+    loop {
+        let at = memchr(b'\n', rest)?;
+        rest = rest.get(at + 1..)?;
+        let first = rest.first()?;
+        if *first == b'\r' {
+            return None;
+        }
+        if !matches!(first, b'c' | b'C' | b'i' | b'I') {
+            continue;
+        }
+        let end = memchr(b':', rest)?;
+        let name = rest.get(..end)?.trim_ascii_end();
+        if !(name.eq_ignore_ascii_case(b"call-id") || name.eq_ignore_ascii_case(b"i")) {
+            continue;
+        }
+        let mut value = rest.get(end + 1..)?;
+        loop {
+            let line = memchr(b'\n', value).unwrap_or(value.len());
+            let text = value.get(..line)?.trim_ascii();
+            if !text.is_empty() {
+                return Some(text);
+            }
+            // Folded right behind the colon: the value stands on the next line.
+            value = value.get(line + 1..)?;
+            if !matches!(value.first(), Some(b' ' | b'\t')) {
+                return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_call_id_is_found_in_every_spelling() {
+        for text in [
+            "OPTIONS sip:a SIP/2.0\r\nCall-ID: x@y\r\n\r\n",
+            "OPTIONS sip:a SIP/2.0\r\nContact: <sip:a>\r\ncALL-id \t:   x@y  \r\n\r\n",
+            "SIP/2.0 200 OK\r\nCSeq: 1 A\r\ni:x@y\r\n\r\n",
+            "SIP/2.0 200 OK\r\nVia: a\r\n ;b\r\nCall-ID:\r\n x@y\r\n\r\n",
+        ] {
+            assert_eq!(find_call_id(text.as_bytes()), Some(&b"x@y"[..]), "{text}");
+        }
+        assert_eq!(find_call_id(b"OPTIONS sip:a SIP/2.0\r\nTo: a\r\n\r\nCall-ID: body"), None);
+        assert_eq!(find_call_id(b"garbage"), None);
+    }
+
+    #[test]
+    fn a_call_stays_with_one_shard_and_many_calls_spread() {
+        let message = |n: usize| format!("INVITE sip:a SIP/2.0\r\nCall-ID: {n}@x\r\n\r\n");
+        let mut seen = [0usize; 4];
+        for n in 0..4000 {
+            let m = message(n);
+            let shard = shard_of(m.as_bytes(), 42, 4);
+            assert_eq!(shard, shard_of(m.replace("Call-ID: ", "i:").as_bytes(), 42, 4));
+            seen[shard] += 1;
+        }
+        assert!(seen.iter().all(|n| (800..1200).contains(n)), "{seen:?}");
+    }
+}

@@ -32,10 +32,7 @@ impl Splices {
         for part in parts {
             self.scratch.extend_from_slice(part);
         }
-        self.list.push(Splice {
-            range,
-            text: from..self.scratch.len(),
-        });
+        self.list.push(Splice { range, text: from..self.scratch.len() });
         self.sorted = false;
     }
 
@@ -90,10 +87,7 @@ pub struct Edit<'a> {
 impl<'a> Edit<'a> {
     /// Without any change yet.
     pub fn new(message: Message<'a>) -> Self {
-        Edit {
-            message,
-            splices: Splices::default(),
-        }
+        Edit { message, splices: Splices::default() }
     }
 
     /// The message as received.
@@ -142,13 +136,7 @@ impl<'a> Edit<'a> {
 /// where the sent-by is not the source's address, or `rport` is there, or the sender wrote a
 /// `received` of its own; `rport` with the source's port where it is asked for, and on UDP
 /// (`udp`) also where `add_rport` says so.
-pub fn stamp_via(
-    edit: &mut Edit<'_>,
-    via: &ViaRef<'_>,
-    source: SocketAddr,
-    add_rport: bool,
-    udp: bool,
-) {
+pub fn stamp_via(edit: &mut Edit<'_>, via: &ViaRef<'_>, source: SocketAddr, add_rport: bool, udp: bool) {
     stamp(&mut edit.splices, via, source, add_rport && udp);
 }
 
@@ -192,14 +180,9 @@ pub fn remove_top_via(edit: &mut Edit<'_>, via: &ViaRef<'_>) {
     let bytes = edit.message.bytes;
     let rest = via.range.end..via.row.end;
     // The comma and the white space after it go, too.
-    let comma = sub(bytes, rest.clone())
-        .iter()
-        .position(|&b| b == b',')
-        .unwrap_or_default();
-    let blanks = sub(bytes, rest.start + comma + 1..rest.end)
-        .iter()
-        .take_while(|&&b| super::scan::is_lws(b))
-        .count();
+    let comma = sub(bytes, rest.clone()).iter().position(|&b| b == b',').unwrap_or_default();
+    let blanks =
+        sub(bytes, rest.start + comma + 1..rest.end).iter().take_while(|&&b| super::scan::is_lws(b)).count();
     edit.remove(via.range.start..rest.start + comma + 1 + blanks);
 }
 
@@ -264,13 +247,31 @@ pub fn retain_values(edit: &mut Edit<'_>, name: Name, mut keep: impl FnMut(usize
 pub fn strip_headers<N: AsRef<[u8]>>(edit: &mut Edit<'_>, names: &[N]) {
     for name in names {
         let wanted = Wanted::new(name.as_ref());
-        for field in edit
-            .message
-            .fields()
-            .filter(|f| wanted.is(f.name, f.raw_name))
-        {
+        for field in edit.message.fields().filter(|f| wanted.is(f.name, f.raw_name)) {
             edit.remove(field.row);
         }
+    }
+}
+
+/// Writes Max-Forwards: in place of the value that is there, else as a row of its own
+/// (RFC 3261 §16.6 step 3).
+pub fn set_max_forwards(edit: &mut Edit<'_>, hops: u8) {
+    let text = Text::new(format_args!("{hops}"));
+    match edit.message.header(Name::MaxForwards) {
+        Some(field) => edit.replace(field.value_range, text.bytes()),
+        None => {
+            let at = edit.message.headers_end();
+            edit.insert_parts(at, &[b"Max-Forwards: ", text.bytes(), b"\r\n"]);
+        }
+    }
+}
+
+/// Adds the Content-Length that a datagram may lack (RFC 3261 §16.6 step 9, §18.3).
+pub fn ensure_content_length(edit: &mut Edit<'_>) {
+    if edit.message.header(Name::ContentLength).is_none() {
+        let text = Text::new(format_args!("{}", edit.message.body_range().len()));
+        let at = edit.message.headers_end();
+        edit.insert_parts(at, &[b"Content-Length: ", text.bytes(), b"\r\n"]);
     }
 }
 

@@ -60,12 +60,7 @@ pub struct StreamFramer {
 impl StreamFramer {
     /// For a new connection.
     pub fn new(limits: Limits) -> Self {
-        StreamFramer {
-            limits,
-            scanned: 0,
-            wanted: None,
-            pongs_due: 0,
-        }
+        StreamFramer { limits, scanned: 0, wanted: None, pongs_due: 0 }
     }
 
     /// Tells that a CRLFCRLF was sent: the next single CRLF is its answer.

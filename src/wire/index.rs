@@ -40,10 +40,7 @@ impl Span {
 impl From<Range<usize>> for Span {
     fn from(r: Range<usize>) -> Self {
         let fit = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Span {
-            start: fit(r.start),
-            end: fit(r.end),
-        }
+        Span { start: fit(r.start), end: fit(r.end) }
     }
 }
 
@@ -95,10 +92,7 @@ impl Index {
         if bytes.len() > limits.max_message || u32::try_from(bytes.len()).is_err() {
             return Err(Unusable::TooLarge);
         }
-        let start = bytes
-            .iter()
-            .take_while(|&&b| matches!(b, b'\r' | b'\n'))
-            .count();
+        let start = bytes.iter().take_while(|&&b| matches!(b, b'\r' | b'\n')).count();
         if bytes.iter().skip(start).all(|&b| b == 0) {
             return Err(Unusable::KeepAlive);
         }
@@ -161,25 +155,15 @@ impl Index {
 
     fn read_start_line(&mut self, bytes: &[u8], line: Range<usize>) -> Result<(), Unusable> {
         let text = sub(bytes, line.clone());
-        if text
-            .get(..4)
-            .is_some_and(|s| s.eq_ignore_ascii_case(b"SIP/"))
-        {
+        if text.get(..4).is_some_and(|s| s.eq_ignore_ascii_case(b"SIP/")) {
             return self.read_status_line(bytes, line);
         }
         // The last word must be the version, whatever blanks stand around it.
-        let tail = text
-            .iter()
-            .rev()
-            .take_while(|&&b| matches!(b, b' ' | b'\t'))
-            .count();
+        let tail = text.iter().rev().take_while(|&&b| matches!(b, b' ' | b'\t')).count();
         let words = sub(text, 0..text.len() - tail);
         let version_at = memchr::memrchr(b' ', words).ok_or(Unusable::NotSip)? + 1;
         let version = sub(words, version_at..words.len());
-        if !version
-            .get(..4)
-            .is_some_and(|v| v.eq_ignore_ascii_case(b"SIP/"))
-        {
+        if !version.get(..4).is_some_and(|v| v.eq_ignore_ascii_case(b"SIP/")) {
             return Err(Unusable::NotSip);
         }
         let method_len = memchr::memchr(b' ', words).ok_or(Unusable::NotSip)?;
@@ -209,10 +193,7 @@ impl Index {
         let reason = (line.start + code_at + code_len + 1).min(line.end)..line.end;
         self.reason = reason.into();
         // A response that cannot be read is still one: 0 would make it a request.
-        self.status = code
-            .and_then(|n| u16::try_from(n).ok())
-            .filter(|&n| n != 0)
-            .unwrap_or(999);
+        self.status = code.and_then(|n| u16::try_from(n).ok()).filter(|&n| n != 0).unwrap_or(999);
         if !sub(text, 0..version_len).eq_ignore_ascii_case(b"SIP/2.0") {
             self.blame(Fault::VERSION);
         } else if code_len != 3 || !(100..=699).contains(&self.status) {
@@ -274,11 +255,7 @@ impl Index {
 
     fn push(&mut self, bytes: &[u8], pos: usize, row: &RawRow) {
         let raw_name = sub(bytes, pos..pos + row.name_len);
-        let name = if row.well_formed {
-            Name::of(raw_name)
-        } else {
-            Name::Other
-        };
+        let name = if row.well_formed { Name::of(raw_name) } else { Name::Other };
         let at = u16::try_from(self.rows.len()).unwrap_or(NONE);
         if let Some(first) = self.first.get_mut(name as usize)
             && *first == NONE
@@ -297,21 +274,11 @@ impl Index {
     /// quoted strings (`intmeth` of RFC 4475) or folding.
     fn controls_are_quoted(&self, bytes: &[u8]) -> bool {
         let line = sub(bytes, self.start_line.range());
-        if line
-            .strip_suffix(b"\r\n")
-            .is_none_or(|l| l.iter().any(|&b| is_control(b)))
-        {
+        if line.strip_suffix(b"\r\n").is_none_or(|l| l.iter().any(|&b| is_control(b))) {
             return false;
         }
-        let indexed = self
-            .rows
-            .last()
-            .map_or(self.start_line.end, |row| row.row.end);
-        indexed == self.headers_end
-            && self
-                .rows
-                .iter()
-                .all(|row| row_is_clean(sub(bytes, row.row.range())))
+        let indexed = self.rows.last().map_or(self.start_line.end, |row| row.row.end);
+        indexed == self.headers_end && self.rows.iter().all(|row| row_is_clean(sub(bytes, row.row.range())))
     }
 }
 
@@ -331,8 +298,7 @@ fn row_is_clean(row: &[u8]) -> bool {
                 i += 1;
             }
             b'\r' => {
-                let folded =
-                    row.get(i + 1) == Some(&b'\n') && matches!(row.get(i + 2), Some(b' ' | b'\t'));
+                let folded = row.get(i + 1) == Some(&b'\n') && matches!(row.get(i + 2), Some(b' ' | b'\t'));
                 if !folded {
                     return false;
                 }
@@ -378,10 +344,7 @@ pub(crate) struct RawRow {
 /// Reads the row that starts at `pos`, continuation lines included (RFC 3261 §7.3.1).
 pub(crate) fn raw_row(bytes: &[u8], pos: usize) -> RawRow {
     let rest = bytes.get(pos..).unwrap_or_default();
-    let name_len = rest
-        .iter()
-        .position(|&b| !is_token(b))
-        .unwrap_or(rest.len());
+    let name_len = rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len());
     let mut colon = name_len;
     while matches!(rest.get(colon), Some(b' ' | b'\t')) {
         colon += 1;

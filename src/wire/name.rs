@@ -80,11 +80,7 @@ impl Name {
             (15, b's') => (Name::SessionExpires, b"session-expires"),
             _ => return Name::Other,
         };
-        if name.eq_ignore_ascii_case(full) {
-            candidate
-        } else {
-            Name::Other
-        }
+        if name.eq_ignore_ascii_case(full) { candidate } else { Name::Other }
     }
 
     /// The long form as the RFCs spell it; empty for [`Name::Other`].
@@ -147,26 +143,14 @@ impl<'n> Wanted<'n> {
     pub(crate) fn new(name: &'n [u8]) -> Self {
         let known = Name::of(name);
         if known != Name::Other {
-            return Wanted {
-                known,
-                long: name,
-                compact: None,
-            };
+            return Wanted { known, long: name, compact: None };
         }
         let pair = OTHER_COMPACT
             .iter()
             .find(|(c, long)| name.eq_ignore_ascii_case(long) || name.eq_ignore_ascii_case(&[*c]));
         match pair {
-            Some((compact, long)) => Wanted {
-                known,
-                long,
-                compact: Some(*compact),
-            },
-            None => Wanted {
-                known,
-                long: name,
-                compact: None,
-            },
+            Some((compact, long)) => Wanted { known, long, compact: Some(*compact) },
+            None => Wanted { known, long: name, compact: None },
         }
     }
 

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::scan::{Cursor, Params, is_lws, sub, trim};
+use super::scan::{Cursor, Param, Params, is_lws, sub, trim};
 use super::uri::UriFault;
 
 /// Why an address cannot be read.
@@ -77,10 +77,7 @@ impl<'a> NameAddrRef<'a> {
                         if uri_range.is_empty() {
                             return Err(AddrFault::Empty);
                         }
-                        if before
-                            .get(..uri_range.len())
-                            .is_none_or(|u| u.iter().any(|&b| is_lws(b)))
-                        {
+                        if before.get(..uri_range.len()).is_none_or(|u| u.iter().any(|&b| is_lws(b))) {
                             return Err(AddrFault::Display);
                         }
                         return Self::finish(bytes, range, 0..0, uri_range, c, false);
@@ -117,6 +114,13 @@ impl<'a> NameAddrRef<'a> {
         if memchr::memchr(b'"', sub(bytes, params_range.clone())).is_some() {
             quotes_closed(sub(bytes, params_range.clone()))?;
         }
+        if !bracketed
+            && memchr::memchr(b'<', sub(bytes, params_range.clone())).is_some()
+            && Params::new(bytes, params_range.clone()).any(|p| has_bracket(&p))
+        {
+            // Not parameters of a bare URI, but a display name with a semicolon in it.
+            return Err(AddrFault::Display);
+        }
         Ok(NameAddrRef {
             display: sub(bytes, display),
             uri: sub(bytes, uri_range.clone()),
@@ -142,6 +146,11 @@ impl<'a> NameAddrRef<'a> {
     pub fn tag(&self) -> Option<&'a [u8]> {
         self.param(b"tag").flatten().filter(|t| !t.is_empty())
     }
+}
+
+fn has_bracket(param: &Param<'_>) -> bool {
+    let value = param.value.filter(|v| v.first() != Some(&b'"')).unwrap_or_default();
+    param.name.contains(&b'<') || value.contains(&b'<')
 }
 
 fn quotes_closed(params: &[u8]) -> Result<(), AddrFault> {

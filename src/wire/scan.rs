@@ -73,9 +73,7 @@ pub(crate) fn number(s: &[u8], max: u64) -> Option<u64> {
         if d > 9 {
             return None;
         }
-        n.checked_mul(10)?
-            .checked_add(u64::from(d))
-            .filter(|&n| n <= max)
+        n.checked_mul(10)?.checked_add(u64::from(d)).filter(|&n| n <= max)
     })
 }
 
@@ -90,11 +88,7 @@ pub(crate) struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     pub(crate) fn new(bytes: &'a [u8], range: Range<usize>) -> Self {
         let end = range.end.min(bytes.len());
-        Cursor {
-            bytes,
-            pos: range.start.min(end),
-            end,
-        }
+        Cursor { bytes, pos: range.start.min(end), end }
     }
 
     pub(crate) fn rest(&self) -> &'a [u8] {
@@ -102,11 +96,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn peek(&self) -> Option<u8> {
-        if self.pos < self.end {
-            self.bytes.get(self.pos).copied()
-        } else {
-            None
-        }
+        if self.pos < self.end { self.bytes.get(self.pos).copied() } else { None }
     }
 
     pub(crate) fn at_end(&self) -> bool {
@@ -177,13 +167,7 @@ pub(crate) struct Values<'a> {
 
 impl<'a> Values<'a> {
     pub(crate) fn new(bytes: &'a [u8], range: Range<usize>, brackets: bool) -> Self {
-        Values {
-            bytes,
-            pos: range.start,
-            end: range.end,
-            brackets,
-            done: false,
-        }
+        Values { bytes, pos: range.start, end: range.end, brackets, done: false }
     }
 }
 
@@ -245,16 +229,12 @@ pub struct Params<'a> {
 impl<'a> Params<'a> {
     /// Over `bytes[range]`, which is empty or starts (after white space) with a semicolon.
     pub(crate) fn new(bytes: &'a [u8], range: Range<usize>) -> Self {
-        Params {
-            cursor: Cursor::new(bytes, range),
-        }
+        Params { cursor: Cursor::new(bytes, range) }
     }
 
     /// The first of this name: `Some(None)` if it has no value. The name in lower case.
     pub fn get(self, name: &[u8]) -> Option<Option<&'a [u8]>> {
-        self.into_iter()
-            .find(|p| p.name.eq_ignore_ascii_case(name))
-            .map(|p| p.value)
+        self.into_iter().find(|p| p.name.eq_ignore_ascii_case(name)).map(|p| p.value)
     }
 }
 
@@ -290,18 +270,8 @@ impl<'a> Iterator for Params<'a> {
         } else if !c.at_end() && c.peek() != Some(b';') {
             c.take_while(|b| b != b';');
             end = trim(c.bytes, start..c.pos).end;
-            return Some(Param {
-                name: sub(c.bytes, start..end),
-                value: None,
-                range: start..end,
-                semicolon,
-            });
+            return Some(Param { name: sub(c.bytes, start..end), value: None, range: start..end, semicolon });
         }
-        Some(Param {
-            name,
-            value,
-            range: start..end,
-            semicolon,
-        })
+        Some(Param { name, value, range: start..end, semicolon })
     }
 }

@@ -65,9 +65,7 @@ impl<'a> UriRef<'a> {
         let colon = memchr::memchr(b':', bytes).ok_or(UriFault::Scheme)?;
         let (word, at) = (sub(bytes, 0..colon), colon + 1);
         let sound = word.first().is_some_and(u8::is_ascii_alphabetic)
-            && word
-                .iter()
-                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+            && word.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
         if !sound {
             return Err(UriFault::Scheme);
         }
@@ -94,10 +92,7 @@ impl<'a> UriRef<'a> {
         if matches!(scheme, Scheme::Other(_)) {
             return Ok(uri);
         }
-        if bytes
-            .iter()
-            .any(|&b| b <= b' ' || b == 0x7f || matches!(b, b'<' | b'>' | b'"'))
-        {
+        if bytes.iter().any(|&b| b <= b' ' || b == 0x7f || matches!(b, b'<' | b'>' | b'"')) {
             return Err(UriFault::Octet);
         }
         if scheme == Scheme::Tel {
@@ -139,9 +134,7 @@ impl<'a> UriRef<'a> {
             self.password = colon.and_then(|c| info.get(c + 1..));
         }
         let mut cursor = Cursor::new(self.bytes, host_at..end);
-        self.host = HostRef::read(&mut cursor)
-            .filter(HostRef::is_sound)
-            .ok_or(UriFault::Host)?;
+        self.host = HostRef::read(&mut cursor).filter(HostRef::is_sound).ok_or(UriFault::Host)?;
         if cursor.eat(b':') {
             let digits = cursor.take_while(|b| b.is_ascii_digit());
             self.port = Some(port(digits).filter(|&p| p != 0).ok_or(UriFault::Port)?);
@@ -153,11 +146,7 @@ impl<'a> UriRef<'a> {
             None => (rest, None),
         };
         if !params.is_empty() && params.first() != Some(&b';') {
-            return Err(if params.first() == Some(&b':') {
-                UriFault::Port
-            } else {
-                UriFault::Trailing
-            });
+            return Err(if params.first() == Some(&b':') { UriFault::Port } else { UriFault::Trailing });
         }
         self.params = params;
         self.headers = headers;
@@ -188,11 +177,7 @@ impl<'a> UriRef<'a> {
     /// `maddr`: where to send instead of the host.
     pub fn maddr(&self) -> Option<Result<HostRef<'a>, UriFault>> {
         let value = self.param(b"maddr")?.unwrap_or_default();
-        Some(
-            HostRef::parse(value)
-                .filter(HostRef::is_sound)
-                .ok_or(UriFault::Host),
-        )
+        Some(HostRef::parse(value).filter(HostRef::is_sound).ok_or(UriFault::Host))
     }
 
     /// Whether it asks for loose routing (RFC 3261 §19.1.1 `lr`).

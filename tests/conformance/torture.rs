@@ -24,9 +24,7 @@ impl Case {
 
 /// All cases of `tests/torture/<rfc>/`.
 pub fn cases(rfc: &str) -> Vec<Case> {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/torture")
-        .join(rfc);
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/torture").join(rfc);
     let index = std::fs::read_to_string(dir.join("INDEX.tsv")).expect("INDEX.tsv");
     index
         .lines()
@@ -45,10 +43,7 @@ pub fn cases(rfc: &str) -> Vec<Case> {
 /// One case by its name without `.dat`.
 pub fn case(rfc: &str, name: &str) -> Case {
     let file = format!("{name}.dat");
-    cases(rfc)
-        .into_iter()
-        .find(|c| c.file == file)
-        .expect("a file of the index")
+    cases(rfc).into_iter().find(|c| c.file == file).expect("a file of the index")
 }
 
 /// What this layer makes of each case, against the outcomes allowed. Outcomes that need a proxy

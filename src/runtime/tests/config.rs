@@ -9,10 +9,7 @@ use crate::flow::{Host, Transport};
 pub(super) fn config(listen: &[(Transport, &str)]) -> Config {
     let second = Duration::from_secs(1);
     Config {
-        node: Node {
-            name: Host::Name("sbe.test".into()),
-            domains: Vec::new(),
-        },
+        node: Node { name: Host::Name("sbe.test".into()), domains: Vec::new() },
         listen: listen
             .iter()
             .map(|(transport, bind)| Listen {
@@ -39,11 +36,7 @@ pub(super) fn config(listen: &[(Transport, &str)]) -> Config {
             max_header: 8_192,
             dialog_secret_file: None,
         },
-        health: Health {
-            hold_down: second,
-            hold_down_max: second,
-            retry_after_max: second,
-        },
+        health: Health { hold_down: second, hold_down_max: second, retry_after_max: second },
         calls_max_age: second,
         dns: Dns {
             servers: Vec::new(),
@@ -67,14 +60,8 @@ pub(super) fn config(listen: &[(Transport, &str)]) -> Config {
         routes: Vec::new(),
         federation_open: false,
         alto: None,
-        runtime: Runtime {
-            workers: 1,
-            drain_timeout: second,
-        },
-        log: Log {
-            json: false,
-            level: "info".into(),
-        },
+        runtime: Runtime { workers: 1, drain_timeout: second },
+        log: Log { json: false, level: "info".into() },
         admin: None,
         limits: Limits {
             transactions: 1000,

@@ -24,10 +24,7 @@ fn key(cached: bool) -> Output {
         sips: false,
         realm: Realm::Both,
     };
-    Output::Locate {
-        ticket: Ticket(u64::from(cached)),
-        key: Arc::new(key),
-    }
+    Output::Locate { ticket: Ticket(u64::from(cached)), key: Arc::new(key) }
 }
 
 #[test]
@@ -37,16 +34,12 @@ fn all_messages_of_a_call_meet_the_same_shard_whichever_worker_gets_them() {
     let client = client();
     let mut buffer = [0; 2048];
     for call in 0..300 {
-        client
-            .send_to(&request(call, "who"), world.addr(0))
-            .unwrap();
+        client.send_to(&request(call, "who"), world.addr(0)).unwrap();
         client.recv(&mut buffer).unwrap();
     }
     let log = world.record.0.0.lock().unwrap();
     for (shard, seen) in log.iter() {
-        let Seen::Message { bytes, .. } = seen else {
-            panic!("{seen:?}")
-        };
+        let Seen::Message { bytes, .. } = seen else { panic!("{seen:?}") };
         assert_eq!(*shard, Scripted::shard_of(bytes, 0, 3));
     }
     assert_eq!(log.len(), 300);
@@ -69,42 +62,25 @@ fn a_timer_fires_without_any_traffic_and_not_before_its_time() {
 fn a_deadline_made_earlier_by_another_worker_is_kept() {
     // Everything belongs to shard 0; whichever worker gets the second message, the worker that
     // keeps shard 0's timers must wake up long before its appointment of ten minutes.
-    let world = plan(UDP)
-        .workers(3)
-        .start(|s: &mut Scripted, now, seen: &Seen| {
-            if let Seen::Message { bytes, .. } = seen {
-                let far = String::from_utf8_lossy(bytes).contains("far");
-                s.timeout = Some(
-                    now + if far {
-                        Duration::from_secs(600)
-                    } else {
-                        Duration::from_millis(8)
-                    },
-                );
-            }
-        });
+    let world = plan(UDP).workers(3).start(|s: &mut Scripted, now, seen: &Seen| {
+        if let Seen::Message { bytes, .. } = seen {
+            let far = String::from_utf8_lossy(bytes).contains("far");
+            s.timeout = Some(now + if far { Duration::from_secs(600) } else { Duration::from_millis(8) });
+        }
+    });
     let client = client();
     for round in 1..=20 {
-        client
-            .send_to(&request(0, &format!("far {round}.")), world.addr(0))
-            .unwrap();
+        client.send_to(&request(0, &format!("far {round}.")), world.addr(0)).unwrap();
         world.record.message(&format!("far {round}."));
-        client
-            .send_to(&request(0, &format!("near {round}.")), world.addr(0))
-            .unwrap();
-        world
-            .record
-            .wait_count(round, |s| matches!(s, Seen::Timeout));
+        client.send_to(&request(0, &format!("near {round}.")), world.addr(0)).unwrap();
+        world.record.wait_count(round, |s| matches!(s, Seen::Timeout));
     }
 }
 
 #[test]
 fn a_cached_location_is_answered_in_the_same_turn_and_another_one_later() {
     for cached in [true, false] {
-        let plan = Plan {
-            cached,
-            ..plan(UDP)
-        };
+        let plan = Plan { cached, ..plan(UDP) };
         let world = plan.start(move |s: &mut Scripted, _, seen: &Seen| {
             if let Seen::Message { .. } = seen {
                 s.outputs.push_back(key(cached));
@@ -112,40 +88,24 @@ fn a_cached_location_is_answered_in_the_same_turn_and_another_one_later() {
         });
         let client = client();
         client.send_to(&request(0, "one"), world.addr(0)).unwrap();
-        world.record.wait_count(
-            1,
-            |s| matches!(s, Seen::Located(Ticket(t)) if *t == u64::from(cached)),
-        );
+        world.record.wait_count(1, |s| matches!(s, Seen::Located(Ticket(t)) if *t == u64::from(cached)));
     }
 }
 
 #[test]
 fn what_one_shard_sees_of_an_instance_all_others_hear() {
-    let world = plan(UDP)
-        .workers(3)
-        .start(|s: &mut Scripted, _, seen: &Seen| {
-            if let Seen::Message { origin, .. } = seen {
-                let instance = Instance {
-                    transport: Transport::Udp,
-                    addr: origin.remote,
-                };
-                s.outputs.push_back(Output::Event(Event::Health(
-                    instance,
-                    Observation::Answered,
-                )));
-            }
-        });
-    client()
-        .send_to(&request(1, "news"), world.addr(0))
-        .unwrap();
+    let world = plan(UDP).workers(3).start(|s: &mut Scripted, _, seen: &Seen| {
+        if let Seen::Message { origin, .. } = seen {
+            let instance = Instance { transport: Transport::Udp, addr: origin.remote };
+            s.outputs.push_back(Output::Event(Event::Health(instance, Observation::Answered)));
+        }
+    });
+    client().send_to(&request(1, "news"), world.addr(0)).unwrap();
     world.record.wait_count(2, |s| matches!(s, Seen::Updated));
     let (from, ..) = world.record.message("news");
     let log = world.record.0.0.lock().unwrap();
-    let mut heard: Vec<usize> = log
-        .iter()
-        .filter(|(_, s)| matches!(s, Seen::Updated))
-        .map(|(n, _)| *n)
-        .collect();
+    let mut heard: Vec<usize> =
+        log.iter().filter(|(_, s)| matches!(s, Seen::Updated)).map(|(n, _)| *n).collect();
     heard.sort_unstable();
     assert_eq!((from, heard), (1, vec![0, 2]));
 }
@@ -160,14 +120,9 @@ fn a_panic_costs_one_message_and_not_the_node() {
     });
     let client = client();
     let mut buffer = [0; 2048];
-    client
-        .send_to(&request(0, "poison"), world.addr(0))
-        .unwrap();
+    client.send_to(&request(0, "poison"), world.addr(0)).unwrap();
     world.until("the panic is counted", |h| {
-        h.counters()
-            .panics
-            .load(std::sync::atomic::Ordering::Relaxed)
-            == 1
+        h.counters().panics.load(std::sync::atomic::Ordering::Relaxed) == 1
     });
     // The script was lost in the panic; the element, its lock and the socket were not.
     client.send_to(&request(0, "food"), world.addr(0)).unwrap();
@@ -191,13 +146,9 @@ fn an_address_in_use_is_an_error_that_names_the_listener() {
                 timeout: None,
             };
             let shards = (0..n).map(|_| shards()).collect();
-            let error = start(&config, shards, Arc::new(Known { cached: true }), 0)
-                .err()
-                .expect("in use");
+            let error = start(&config, shards, Arc::new(Known { cached: true }), 0).err().expect("in use");
             assert!(
-                error
-                    .to_string()
-                    .starts_with(&format!("listener 0 ({transport} {})", first.addr(0))),
+                error.to_string().starts_with(&format!("listener 0 ({transport} {})", first.addr(0))),
                 "{error}"
             );
         }
@@ -214,8 +165,6 @@ fn a_tls_listener_is_refused_with_a_reason() {
         outputs: VecDeque::new(),
         timeout: None,
     };
-    let error = start(&config, vec![shard], Arc::new(Known { cached: true }), 0)
-        .err()
-        .expect("refused");
+    let error = start(&config, vec![shard], Arc::new(Known { cached: true }), 0).err().expect("refused");
     assert!(matches!(error, StartError::Unserved { .. }), "{error}");
 }

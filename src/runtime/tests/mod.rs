@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::*;
-use config::config;
 use crate::flow::{ConnId, Hop, ListenerId, Origin, SendFailure, Transport};
 use crate::location::{LocateKey, Located, Outcome};
 use crate::shard::io::{Input, Output, Send as SendOut, SendToken, Ticket, Update};
+use config::config;
 
 /// Longer than anything takes; a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -147,10 +147,9 @@ impl Scripted {
 impl Element for Scripted {
     fn handle_input(&mut self, now: Instant, input: Input<'_>) {
         let seen = match input {
-            Input::Message { origin, bytes } => Seen::Message {
-                origin: origin.clone(),
-                bytes: bytes.to_vec(),
-            },
+            Input::Message { origin, bytes } => {
+                Seen::Message { origin: origin.clone(), bytes: bytes.to_vec() }
+            }
             Input::Located { ticket, .. } => Seen::Located(ticket),
             Input::Sent { token, conn } => Seen::Sent(token, conn),
             Input::SendFailed { token, failure } => Seen::Failed(token, failure),
@@ -191,12 +190,7 @@ struct Known {
 }
 
 fn nowhere(key: LocateKey) -> Arc<Located> {
-    Arc::new(Located::from_tiers(
-        key,
-        Vec::new(),
-        Outcome::NoSuchName,
-        Instant::now(),
-    ))
+    Arc::new(Located::from_tiers(key, Vec::new(), Outcome::NoSuchName, Instant::now()))
 }
 
 impl Locator for Known {
@@ -325,10 +319,8 @@ fn hop(transport: Transport, listener: usize, remote: SocketAddr) -> Hop {
 }
 
 fn request(call: usize, text: &str) -> Vec<u8> {
-    format!(
-        "OPTIONS sip:a@b SIP/2.0\r\nCall-ID: {call}\r\nSubject: {text}\r\nContent-Length: 0\r\n\r\n"
-    )
-    .into_bytes()
+    format!("OPTIONS sip:a@b SIP/2.0\r\nCall-ID: {call}\r\nSubject: {text}\r\nContent-Length: 0\r\n\r\n")
+        .into_bytes()
 }
 
 fn response_to(request: &[u8]) -> Vec<u8> {

@@ -15,10 +15,7 @@ fn client() -> UdpSocket {
 
 /// An address where nobody is any more.
 fn dead_address() -> SocketAddr {
-    UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap()
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 #[test]
@@ -27,26 +24,16 @@ fn bursts_go_in_and_out_whole_and_each_datagram_once() {
     let client = client();
     for burst in 0..20 {
         for i in 0..100 {
-            client
-                .send_to(&request(burst * 100 + i, "burst"), world.addr(0))
-                .unwrap();
+            client.send_to(&request(burst * 100 + i, "burst"), world.addr(0)).unwrap();
         }
         let mut answered = vec![false; 100];
         let mut buffer = [0; 2048];
         for _ in 0..100 {
             let n = client.recv(&mut buffer).unwrap();
             let text = String::from_utf8_lossy(&buffer[..n]).into_owned();
-            let id: usize = text
-                .lines()
-                .find_map(|l| l.strip_prefix("Call-ID: "))
-                .unwrap()
-                .parse()
-                .unwrap();
+            let id: usize = text.lines().find_map(|l| l.strip_prefix("Call-ID: ")).unwrap().parse().unwrap();
             assert_eq!(buffer[..n], response_to(&request(id, "burst")));
-            assert!(
-                !std::mem::replace(&mut answered[id - burst * 100], true),
-                "{id} twice"
-            );
+            assert!(!std::mem::replace(&mut answered[id - burst * 100], true), "{id} twice");
         }
     }
 }
@@ -61,37 +48,26 @@ fn a_burst_costs_far_fewer_wake_ups_than_datagrams() {
             client.send_to(&request(i, "burst"), world.addr(0)).unwrap();
         }
     });
-    world
-        .record
-        .wait_count(128, |s| matches!(s, Seen::Message { .. }));
+    world.record.wait_count(128, |s| matches!(s, Seen::Message { .. }));
     let wakeups = world.handle.counters().udp_wakeups.load(Ordering::Relaxed);
     assert!(wakeups <= 16, "{wakeups} wake-ups for 128 datagrams");
 }
 
 #[test]
 fn origin_tells_both_ends_also_behind_a_wildcard_bind() {
-    for (bind, to) in [
-        ("127.0.0.1:0", "127.0.0.1"),
-        ("0.0.0.0:0", "127.0.0.5"),
-        ("[::1]:0", "::1"),
-        ("[::]:0", "::1"),
-    ] {
+    for (bind, to) in
+        [("127.0.0.1:0", "127.0.0.1"), ("0.0.0.0:0", "127.0.0.5"), ("[::1]:0", "::1"), ("[::]:0", "::1")]
+    {
         let world = plan(&[(Transport::Udp, bind)]).start(answering);
         let to = SocketAddr::new(to.parse().unwrap(), world.addr(0).port());
         let client = UdpSocket::bind(SocketAddr::new(
-            if to.is_ipv4() { "127.0.0.1" } else { "::1" }
-                .parse()
-                .unwrap(),
+            if to.is_ipv4() { "127.0.0.1" } else { "::1" }.parse().unwrap(),
             0,
         ))
         .unwrap();
         client.send_to(&request(0, "where"), to).unwrap();
         let (_, origin, _) = world.record.message("where");
-        assert_eq!(
-            (origin.local, origin.remote),
-            (to, client.local_addr().unwrap()),
-            "{bind}"
-        );
+        assert_eq!((origin.local, origin.remote), (to, client.local_addr().unwrap()), "{bind}");
         assert_eq!((origin.transport, origin.conn), (Transport::Udp, None));
     }
 }
@@ -124,27 +100,16 @@ fn an_icmp_error_comes_back_with_the_start_of_the_request() {
 
 #[test]
 fn an_icmp_error_goes_to_the_shard_that_owns_the_call() {
-    let world = plan(UDP)
-        .workers(2)
-        .start(|s: &mut Scripted, _, seen: &Seen| {
-            if let Seen::Message { bytes, .. } = seen {
-                s.send(
-                    hop(Transport::Udp, 0, dead_address()),
-                    bytes.clone(),
-                    None,
-                    true,
-                );
-            }
-        });
+    let world = plan(UDP).workers(2).start(|s: &mut Scripted, _, seen: &Seen| {
+        if let Seen::Message { bytes, .. } = seen {
+            s.send(hop(Transport::Udp, 0, dead_address()), bytes.clone(), None, true);
+        }
+    });
     let client = client();
     for call in 0..10 {
-        client
-            .send_to(&request(call, "pass on"), world.addr(0))
-            .unwrap();
+        client.send_to(&request(call, "pass on"), world.addr(0)).unwrap();
     }
-    world
-        .record
-        .wait_count(10, |s| matches!(s, Seen::Undeliverable { .. }));
+    world.record.wait_count(10, |s| matches!(s, Seen::Undeliverable { .. }));
     for (shard, seen) in world.record.0.0.lock().unwrap().iter() {
         if let Seen::Undeliverable { payload, .. } = seen {
             assert_eq!(*shard, Scripted::shard_of(payload, 0, 2));
@@ -161,28 +126,19 @@ fn icmp_errors_neither_stop_the_socket_nor_make_it_spin() {
     let counters = Arc::clone(world.handle.counters());
     for round in 0..100 {
         // A request and an answer of ours meet a closed port; real traffic goes on between them.
-        world.send(
-            hop(Transport::Udp, 0, dead),
-            &request(round, "to nobody"),
-            None,
-            true,
-        );
+        world.send(hop(Transport::Udp, 0, dead), &request(round, "to nobody"), None, true);
         let gone = UdpSocket::bind("127.0.0.1:0").unwrap();
-        gone.send_to(&request(round, "and gone"), world.addr(0))
-            .unwrap();
+        gone.send_to(&request(round, "and gone"), world.addr(0)).unwrap();
         drop(gone);
-        client
-            .send_to(&request(round, "alive"), world.addr(0))
-            .unwrap();
+        client.send_to(&request(round, "alive"), world.addr(0)).unwrap();
         client.recv(&mut buffer).unwrap();
     }
-    world.until("errors are counted", |h| {
-        h.counters().icmp_errors.load(Ordering::Relaxed) >= 100
-    });
+    world.until("errors are counted", |h| h.counters().icmp_errors.load(Ordering::Relaxed) >= 100);
     let wakeups = counters.udp_wakeups.load(Ordering::Relaxed);
     assert!(wakeups <= 1000, "{wakeups} wake-ups for 100 rounds");
     // Errors that answers drew are nobody's business.
-    let strange = |s: &Seen| matches!(s, Seen::Undeliverable { payload, .. } if payload.starts_with(b"SIP/2.0"));
+    let strange =
+        |s: &Seen| matches!(s, Seen::Undeliverable { payload, .. } if payload.starts_with(b"SIP/2.0"));
     assert_eq!(world.record.count(strange), 0);
 }
 
@@ -209,10 +165,7 @@ fn an_unreachable_destination_fails_at_once() {
         Some(token(9)),
         true,
     );
-    assert!(matches!(
-        world.record.failure(token(9)),
-        SendFailure::Local | SendFailure::Icmp
-    ));
+    assert!(matches!(world.record.failure(token(9)), SendFailure::Local | SendFailure::Icmp));
 }
 
 #[test]

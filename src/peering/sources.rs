@@ -1,0 +1,83 @@
+//! Longest-prefix match of a sender's address to the core or a peer (rule 1).
+
+use std::net::IpAddr;
+
+use ahash::AHashMap;
+use ipnet::IpNet;
+
+use super::Party;
+
+/// Source prefixes of everybody admitted.
+///
+/// One hash table per family and a list of the prefix lengths in use, longest first: a look-up
+/// costs one probe per distinct length, however many peers there are.
+#[derive(Clone, Debug, Default)]
+pub struct Sources {
+    table: AHashMap<(u8, IpAddr), Party>,
+    v4: Vec<u8>,
+    v6: Vec<u8>,
+}
+
+impl Sources {
+    /// Adds a prefix. The first to claim a prefix keeps it, so the core is to be added first
+    /// (a tie goes to the core).
+    pub fn add(&mut self, net: IpNet, party: Party) {
+        let net = net.trunc();
+        let lengths = if net.addr().is_ipv4() { &mut self.v4 } else { &mut self.v6 };
+        if let Err(at) = lengths.binary_search_by(|have| net.prefix_len().cmp(have)) {
+            lengths.insert(at, net.prefix_len());
+        }
+        self.table.entry((net.prefix_len(), net.addr())).or_insert(party);
+    }
+
+    /// Whose address this is. IPv4-mapped IPv6 addresses count as IPv4.
+    pub fn find(&self, addr: IpAddr) -> Option<Party> {
+        let addr = addr.to_canonical();
+        let lengths = if addr.is_ipv4() { &self.v4 } else { &self.v6 };
+        lengths.iter().find_map(|&length| {
+            let net = IpNet::new(addr, length).ok()?.trunc();
+            self.table.get(&(length, net.addr())).copied()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::flow::PeerId;
+
+    fn table() -> Sources {
+        let mut s = Sources::default();
+        s.add("10.0.0.0/8".parse().unwrap(), Party::Core);
+        s.add("10.1.0.0/16".parse().unwrap(), Party::Peer(PeerId(1)));
+        s.add("10.1.2.3/32".parse().unwrap(), Party::Core);
+        s.add("10.1.2.3/32".parse().unwrap(), Party::Peer(PeerId(2)));
+        s.add("2001:db8::/32".parse().unwrap(), Party::Peer(PeerId(3)));
+        s
+    }
+
+    #[test]
+    fn the_longest_prefix_wins_and_a_tie_goes_to_the_first() {
+        let s = table();
+        for (addr, want) in [
+            ("10.9.9.9", Some(Party::Core)),
+            ("10.1.9.9", Some(Party::Peer(PeerId(1)))),
+            ("10.1.2.3", Some(Party::Core)),
+            ("11.0.0.1", None),
+            ("2001:db8::1", Some(Party::Peer(PeerId(3)))),
+            ("2001:db9::1", None),
+            ("::ffff:10.1.9.9", Some(Party::Peer(PeerId(1)))),
+        ] {
+            assert_eq!(s.find(addr.parse().unwrap()), want, "{addr}");
+        }
+    }
+
+    #[test]
+    fn a_default_route_admits_the_rest() {
+        let mut s = table();
+        s.add("0.0.0.0/0".parse().unwrap(), Party::Peer(PeerId(9)));
+        assert_eq!(s.find("192.0.2.1".parse().unwrap()), Some(Party::Peer(PeerId(9))));
+        assert_eq!(s.find("::1".parse().unwrap()), None);
+    }
+}

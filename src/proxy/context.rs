@@ -1,0 +1,297 @@
+//! The response context of RFC 3261 §16.2: one server transaction and the attempts made for it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::flow::{ConnId, Hop, ListenerId, PeerId, SendFailure, Transport};
+use crate::location::{Candidate, Instance, LocateKey, Located, Selection};
+use crate::peering::Party;
+use crate::transaction::{
+    BranchParts, ClientInvite, ClientNonInvite, ServerInvite, ServerKey, ServerNonInvite,
+};
+use crate::wire::Method;
+
+use super::decision::Record;
+
+/// What a context serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An INVITE.
+    Invite,
+    /// Any other request but ACK and CANCEL.
+    NonInvite,
+    /// A CANCEL: answered here, hop by hop (§16.10).
+    Cancel,
+    /// An ACK for a 2xx: forwarded, no transaction (§16.11 in spirit, §13.2.2.4).
+    Ack,
+    /// An OPTIONS of our own.
+    Probe,
+}
+
+/// The server side of a context.
+#[derive(Debug)]
+pub enum Server {
+    /// Figure 7.
+    Invite(ServerInvite),
+    /// Figure 8.
+    NonInvite(ServerNonInvite),
+    /// None: an ACK or a probe; or it has ended.
+    Gone,
+}
+
+/// Where responses go (RFC 3261 §18.2.2, RFC 3581 §4).
+#[derive(Clone, Copy, Debug)]
+pub struct ReplyPath {
+    /// By the transport that the request came by.
+    pub transport: Transport,
+    /// From the listener that it came to.
+    pub listener: ListenerId,
+    /// UDP: where to; streams: the other end of the connection.
+    pub to: SocketAddr,
+    /// The connection that it came on.
+    pub conn: Option<ConnId>,
+    /// Streams: where a new connection goes when that one is dead: the source address with the sent-by port.
+    pub fallback: SocketAddr,
+    /// The fallback has been tried.
+    pub fell_back: bool,
+}
+
+impl ReplyPath {
+    /// The hop that this path stands for now.
+    pub fn hop(&self) -> Hop {
+        Hop {
+            transport: self.transport,
+            listener: self.listener,
+            remote: if self.fell_back { self.fallback } else { self.to },
+            conn: if self.fell_back { None } else { self.conn },
+            fresh: false,
+            tls: None,
+        }
+    }
+}
+
+/// The client side of an attempt.
+#[derive(Debug)]
+pub enum Client {
+    /// Figure 5.
+    Invite(ClientInvite),
+    /// Figure 6.
+    NonInvite(ClientNonInvite),
+    /// It has ended.
+    Gone,
+}
+
+/// How an attempt stands towards the call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// It may still decide the call.
+    Live,
+    /// The next candidate has been tried instead; late answers are still handled (rule 10).
+    Abandoned,
+    /// It has had its final response or failure.
+    Ended,
+}
+
+/// A CANCEL of ours for an attempt (§9.1).
+#[derive(Debug)]
+pub enum Cancel {
+    /// Not asked for.
+    No,
+    /// To be sent with the first provisional.
+    Pending,
+    /// Sent; its own client transaction.
+    Sent(Box<ClientNonInvite>),
+    /// Sent and answered, or given up.
+    Done,
+}
+
+/// One attempt: a new branch, a full client transaction (RFC 3263 §4.3).
+#[derive(Debug)]
+pub struct Attempt {
+    /// The client transaction.
+    pub client: Client,
+    /// Where it went.
+    pub hop: Hop,
+    /// Random part of its branch.
+    pub branch: u64,
+    /// Loop hash in its branch.
+    pub loop_hash: u32,
+    /// Its standing.
+    pub stage: Stage,
+    /// A response of any kind has come.
+    pub answered: bool,
+    /// A provisional above 100 has come: no failover any more.
+    pub ringing: bool,
+    /// Our CANCEL for it.
+    pub cancel: Cancel,
+    /// The connection that it was given to.
+    pub conn: Option<ConnId>,
+    /// It is the second try on a new connection after a pooled one was found dead (rule 10).
+    pub retried: bool,
+    /// Its number in the decision record.
+    pub record: u8,
+    /// Whose instance it is.
+    pub to: Party,
+}
+
+impl Attempt {
+    /// True if this is the branch that was written for it, to the last octet.
+    pub fn is_branch(&self, parts: &BranchParts) -> bool {
+        self.branch == parts.random && self.loop_hash == parts.loop_hash
+    }
+
+    /// The instance.
+    pub fn instance(&self) -> Instance {
+        Instance { transport: self.hop.transport, addr: self.hop.remote }
+    }
+}
+
+/// What the topmost Routes ask for (§16.4, §16.6 steps 2 and 6).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Routing {
+    /// Own Route values on top, removed when forwarding.
+    pub own_routes: usize,
+    /// The last Route value is taken off and becomes the Request-URI (a strict router sent this).
+    pub last_is_uri: bool,
+    /// The next hop is a strict router: its URI becomes the Request-URI, the old one the last Route.
+    pub next_is_strict: bool,
+    /// Replacement of the Request-URI for all legs; `None`: as it is.
+    pub uri: Option<Bytes>,
+}
+
+/// One party to be reached, and how.
+#[derive(Clone, Debug)]
+pub struct Leg {
+    /// Whom.
+    pub party: Party,
+    /// What to locate; several are one tier of equal weights (rule 5).
+    pub keys: SmallVec<[Arc<LocateKey>; 1]>,
+    /// The Request-URI for this leg alone (a `[[route]]` names the peer's domain).
+    pub uri: Option<Bytes>,
+    /// The name that a TLS server must prove, where the dialog remembers one.
+    pub tls_name: Option<Arc<str>>,
+}
+
+/// The decision that came of a request (rules 3, 5, 8).
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What to do with Routes and Request-URI.
+    pub routing: Routing,
+    /// Parties, best first; never empty.
+    pub legs: SmallVec<[Leg; 1]>,
+    /// The listener that the last own Route named (rule 8).
+    pub listener: Option<ListenerId>,
+    /// Peer tag for the dialog token.
+    pub rule: super::decision::Rule,
+}
+
+/// The best final response so far (§16.7 step 6).
+#[derive(Debug)]
+pub struct Best {
+    /// Its status.
+    pub status: u16,
+    /// Its octets for upstream; `None`: made here (a 408).
+    pub bytes: Option<Bytes>,
+}
+
+/// A request too large for UDP goes over a stream where the target offers one, and by UDP after all
+/// if none of those can be reached (RFC 3261 §18.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// It is small: any transport.
+    Any,
+    /// It is large: streams first.
+    Streams,
+    /// It is large, and no stream would do.
+    Datagrams,
+}
+
+/// What is needed until the final response has gone up; dropped then.
+#[derive(Debug)]
+pub struct Live {
+    /// The request as it came.
+    pub request: Bytes,
+    /// Source address and port, for received and rport.
+    pub source: SocketAddr,
+    /// The decision.
+    pub plan: Plan,
+    /// Which leg is under way.
+    pub leg: usize,
+    /// Answers to the location of this leg, as they come.
+    pub located: SmallVec<[Option<Arc<Located>>; 1]>,
+    /// The order of candidates of this leg; `None`: not located yet.
+    pub selection: Option<Selection>,
+    /// Which transports this pass over the candidates may use.
+    pub pass: Pass,
+    /// The next candidate, looked at but not used yet.
+    pub peeked: Option<Candidate>,
+    /// Tries so far.
+    pub tries: u32,
+    /// Timer C: when it runs out; moved by provisionals.
+    pub timer_c: Option<Instant>,
+    /// Best final so far.
+    pub best: Option<Best>,
+    /// How the last attempt failed on the way, for the words of a 500.
+    pub failure: Option<SendFailure>,
+    /// Hash of the topmost routing data (RFC 5393).
+    pub loop_hash: u32,
+    /// Seed of the weighted draw (rule 13).
+    pub seed: u64,
+    /// The record being written.
+    pub record: Option<Box<Record>>,
+}
+
+/// A response context.
+#[derive(Debug)]
+pub struct Context {
+    /// What it serves.
+    pub kind: Kind,
+    /// Method, for counters.
+    pub method: Method,
+    /// Key in the table of server transactions.
+    pub key: Option<ServerKey>,
+    /// The server transaction.
+    pub server: Server,
+    /// Where responses go.
+    pub reply: ReplyPath,
+    /// Who sent the request.
+    pub party: Party,
+    /// When it came.
+    pub started: Instant,
+    /// Hash of the topmost Via as it came: what must be left on top of a response after ours is off.
+    pub via_hash: u64,
+    /// The call it counts for.
+    pub call: Option<u64>,
+    /// A CANCEL has come.
+    pub cancelled: bool,
+    /// A final response has gone up.
+    pub answered: bool,
+    /// Attempts, in order.
+    pub attempts: SmallVec<[Attempt; 1]>,
+    /// What goes with the final response.
+    pub live: Option<Box<Live>>,
+    /// For a probe: whose.
+    pub probe: Option<PeerId>,
+}
+
+impl Context {
+    /// True while the upstream side waits for a final response.
+    pub fn owes_final(&self) -> bool {
+        !self.answered && !matches!(self.server, Server::Gone)
+    }
+
+    /// True once nothing of it is needed any more.
+    pub fn is_over(&self) -> bool {
+        let waiting = self.live.is_some() && matches!(self.kind, Kind::Ack | Kind::Probe);
+        matches!(self.server, Server::Gone)
+            && !waiting
+            && self
+                .attempts
+                .iter()
+                .all(|a| matches!(a.client, Client::Gone) && !matches!(a.cancel, Cancel::Sent(_)))
+    }
+}

@@ -1,0 +1,181 @@
+//! The decision record: why a request went where it went.
+//!
+//! One per request outside a dialog, kept in a bounded ring of each shard; what it refers to (the
+//! request's octets, located snapshots) is shared, not copied.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use crate::flow::{PeerId, Transport};
+use crate::location::{Instance, Located, PickReason, Standing};
+use crate::peering::Party;
+
+/// How a target was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Nothing was chosen: the request was refused before.
+    Refused,
+    /// The peer that owns the target's domain.
+    PeerDomain,
+    /// An own domain: the core's next hops.
+    CoreNextHops,
+    /// A `[[route]]` by number.
+    Number,
+    /// The route set of a dialog.
+    RouteSet,
+    /// Open federation.
+    Federation,
+    /// Answered by this element itself.
+    Local,
+}
+
+impl Rule {
+    /// A fixed word for the API.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Rule::Refused => "refused",
+            Rule::PeerDomain => "peer_domain",
+            Rule::CoreNextHops => "core_next_hops",
+            Rule::Number => "number_route",
+            Rule::RouteSet => "route_set",
+            Rule::Federation => "federation",
+            Rule::Local => "local",
+        }
+    }
+}
+
+/// One attempt at an instance.
+#[derive(Clone, Debug)]
+pub struct AttemptRecord {
+    /// Where it went.
+    pub instance: Instance,
+    /// Its leg (index into [`Record::legs`]), tier and server there.
+    pub place: (u8, u16, u16),
+    /// Standing of the instance when it was picked.
+    pub standing: Standing,
+    /// Why it was picked.
+    pub reason: PickReason,
+    /// Random part of its branch.
+    pub branch: u64,
+    /// When it was sent.
+    pub started: Instant,
+    /// First response of any kind.
+    pub first_response: Option<Instant>,
+    /// When its outcome was known.
+    pub ended: Option<Instant>,
+    /// `pending`, a status code's class word, or a failure's label.
+    pub outcome: &'static str,
+    /// Final status, where there was one.
+    pub status: u16,
+}
+
+/// One party that was to be reached, and what was found.
+#[derive(Clone, Debug)]
+pub struct LegRecord {
+    /// Whom.
+    pub party: Party,
+    /// What the location gave; `None`: not asked, or not answered.
+    pub located: Option<Arc<Located>>,
+    /// When it was asked and when answered.
+    pub asked: Option<Instant>,
+    /// See above.
+    pub answered: Option<Instant>,
+}
+
+/// The record of one request.
+#[derive(Clone, Debug)]
+pub struct Record {
+    /// Its Call-ID.
+    pub call_id: Bytes,
+    /// Method.
+    pub method: Bytes,
+    /// Request-URI as it came.
+    pub uri: Bytes,
+    /// Who sent it.
+    pub from: Party,
+    /// From where.
+    pub remote: SocketAddr,
+    /// By which transport.
+    pub transport: Transport,
+    /// The rule that chose the target.
+    pub rule: Rule,
+    /// When it came.
+    pub started: Instant,
+    /// Parties, best first.
+    pub legs: SmallVec<[LegRecord; 1]>,
+    /// Attempts, in order.
+    pub attempts: SmallVec<[AttemptRecord; 1]>,
+    /// Final status sent upstream; 0: none yet, or none at all.
+    pub status: u16,
+    /// Why, where this element made the answer itself.
+    pub reason: &'static str,
+    /// When the final was sent.
+    pub ended: Option<Instant>,
+    /// A CANCEL came.
+    pub cancelled: bool,
+}
+
+impl Record {
+    /// The peer concerned: the one it came from, else the first one it was for.
+    pub fn peer(&self) -> Option<PeerId> {
+        self.from.peer().or_else(|| self.legs.first().and_then(|l| l.party.peer()))
+    }
+}
+
+/// The recent records of a shard, oldest dropped first.
+#[derive(Debug, Default)]
+pub struct Ring {
+    records: VecDeque<Box<Record>>,
+    cap: usize,
+}
+
+impl Ring {
+    /// A ring of at most `cap` records.
+    pub fn new(cap: usize) -> Self {
+        Self { records: VecDeque::new(), cap }
+    }
+
+    /// Changes the cap (reload); the oldest beyond it go.
+    pub fn set_cap(&mut self, cap: usize) {
+        self.cap = cap;
+        while self.records.len() > cap {
+            self.records.pop_front();
+        }
+    }
+
+    /// Adds one.
+    pub fn push(&mut self, record: Box<Record>) {
+        if self.cap == 0 {
+            return;
+        }
+        if self.records.len() >= self.cap {
+            self.records.pop_front();
+        }
+        self.records.push_back(record);
+    }
+
+    /// All with this Call-ID, oldest first.
+    pub fn find<'a>(&'a self, call_id: &'a [u8]) -> impl Iterator<Item = &'a Record> {
+        self.records.iter().map(AsRef::as_ref).filter(move |r| r.call_id == call_id)
+    }
+
+    /// Newest first.
+    pub fn recent(&self) -> impl Iterator<Item = &Record> {
+        self.records.iter().rev().map(AsRef::as_ref)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
+}

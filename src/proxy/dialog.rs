@@ -1,0 +1,147 @@
+//! The token in our Record-Route: what an in-dialog request needs to be let through (rule 8).
+//!
+//! It names the peer of the dialog and the TLS identity it was reached by, under a MAC over the
+//! Call-ID, so that it proves itself without any state: after a restart, and on another node that
+//! shares the secret. Written as `;sbe=TOKEN` in lower-case base32, with `-domain` behind it where
+//! the peer was reached by TLS.
+
+use std::hash::Hasher;
+
+use siphasher::sip::SipHasher24;
+use smallvec::SmallVec;
+
+/// Name of the URI parameter.
+pub const PARAM: &str = "sbe";
+
+const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+const RAW: usize = 12;
+const TEXT: usize = 20;
+
+/// What a verified token says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remembered<'a> {
+    /// [`super::policy::peer_tag`] of the dialog's peer; 0: open federation.
+    pub peer_tag: u32,
+    /// The domain whose certificate the peer's TLS servers must show.
+    pub tls_name: Option<&'a str>,
+}
+
+/// Writes a token for a dialog, to stand behind `;sbe=`.
+pub fn mint(secret: &[u8; 16], call_id: &[u8], peer_tag: u32, tls_name: Option<&str>) -> SmallVec<[u8; 64]> {
+    let mut raw = [0u8; RAW];
+    let (mac, tag) = raw.split_at_mut(8);
+    mac.copy_from_slice(&tag_of(secret, call_id, peer_tag, tls_name.unwrap_or("")).to_be_bytes());
+    tag.copy_from_slice(&peer_tag.to_be_bytes());
+    let mut text = encode(raw);
+    if let Some(name) = tls_name {
+        text.push(b'-');
+        text.extend(name.bytes().map(|b| b.to_ascii_lowercase()));
+    }
+    text
+}
+
+/// Reads a token that came back in a Route; `None`: not one of ours for this Call-ID.
+pub fn verify<'a>(secret: &[u8; 16], call_id: &[u8], token: &'a [u8]) -> Option<Remembered<'a>> {
+    let (text, rest) = token.split_at_checked(TEXT)?;
+    let tls_name = match rest {
+        [] => None,
+        [b'-', name @ ..] => Some(std::str::from_utf8(name).ok()?),
+        _ => return None,
+    };
+    let raw = decode(text)?;
+    let (mac, tag) = raw.split_at(8);
+    let mac = u64::from_be_bytes(mac.try_into().ok()?);
+    let peer_tag = u32::from_be_bytes(tag.try_into().ok()?);
+    (mac == tag_of(secret, call_id, peer_tag, tls_name.unwrap_or("")))
+        .then_some(Remembered { peer_tag, tls_name })
+}
+
+fn tag_of(secret: &[u8; 16], call_id: &[u8], peer_tag: u32, tls_name: &str) -> u64 {
+    let mut hasher = SipHasher24::new_with_key(secret);
+    hasher.write(call_id);
+    hasher.write_u8(0);
+    hasher.write_u32(peer_tag);
+    for byte in tls_name.bytes() {
+        hasher.write_u8(byte.to_ascii_lowercase());
+    }
+    hasher.finish()
+}
+
+fn encode(raw: [u8; RAW]) -> SmallVec<[u8; 64]> {
+    let mut out = SmallVec::new();
+    let mut bits = 0u32;
+    let mut held = 0u32;
+    for byte in raw {
+        held = (held << 8) | u32::from(byte);
+        bits += 8;
+        while bits >= 5 {
+            bits -= 5;
+            out.push(symbol(held >> bits));
+        }
+    }
+    if bits > 0 {
+        out.push(symbol(held << (5 - bits)));
+    }
+    out
+}
+
+fn symbol(value: u32) -> u8 {
+    let at = usize::try_from(value & 31).unwrap_or(0);
+    ALPHABET.get(at).copied().unwrap_or(b'a')
+}
+
+fn decode(text: &[u8]) -> Option<[u8; RAW]> {
+    let mut out = [0u8; RAW];
+    let mut at = 0;
+    let mut bits = 0u32;
+    let mut held = 0u32;
+    for c in text {
+        let value = match c.to_ascii_lowercase() {
+            c @ b'a'..=b'z' => c - b'a',
+            c @ b'2'..=b'7' => c - b'2' + 26,
+            _ => return None,
+        };
+        held = (held << 5) | u32::from(value);
+        bits += 5;
+        if bits >= 8 {
+            bits -= 8;
+            *out.get_mut(at)? = u8::try_from((held >> bits) & 0xff).ok()?;
+            at += 1;
+        }
+    }
+    (at == RAW).then_some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    const SECRET: [u8; 16] = *b"0123456789abcdef";
+
+    #[test]
+    fn a_token_comes_back_as_it_was_minted_in_any_case() {
+        for name in [None, Some("dest.example.com")] {
+            let token = mint(&SECRET, b"call@host", 0xdead_beef, name);
+            let want = Remembered { peer_tag: 0xdead_beef, tls_name: name };
+            assert_eq!(verify(&SECRET, b"call@host", &token), Some(want));
+            let upper = token.to_ascii_uppercase();
+            assert_eq!(verify(&SECRET, b"call@host", &upper).unwrap().peer_tag, 0xdead_beef);
+        }
+    }
+
+    #[test]
+    fn another_call_another_secret_another_name_or_a_changed_octet_is_refused() {
+        let token = mint(&SECRET, b"call@host", 7, Some("a.example"));
+        assert_eq!(verify(&SECRET, b"other@host", &token), None);
+        assert_eq!(verify(b"0123456789abcdeX", b"call@host", &token), None);
+        for at in 0..token.len() {
+            let mut forged = token.clone();
+            forged[at] = if forged[at] == b'c' { b'd' } else { b'c' };
+            assert_eq!(verify(&SECRET, b"call@host", &forged), None, "octet {at}");
+        }
+        for len in 0..token.len() {
+            assert_eq!(verify(&SECRET, b"call@host", &token[..len]), None, "length {len}");
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Response processing: RFC 3261 §16.7 steps 3 and 9, as splices on the response as it came.
+
+use crate::wire::{Edit, Message, ensure_content_length, remove_top_via};
+
+/// The response as it goes upstream: without our Via. `None` if it has none.
+pub fn upstream(msg: &Message<'_>) -> Option<Vec<u8>> {
+    let via = msg.top_via()?;
+    let mut edit = Edit::new(*msg);
+    remove_top_via(&mut edit, &via);
+    ensure_content_length(&mut edit);
+    Some(edit.finish())
+}
+
+/// What a final response means for the search (RFC 3261 §16.7 step 5, RFC 3263 §4.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Goes upstream now and ends the search: 2xx, 6xx, and everything that is no failover code.
+    Final,
+    /// The next candidate is tried.
+    Failover,
+}
+
+/// Decides on a final response. `code_fails_over`: it is among the configured codes; `ringing`: a
+/// provisional above 100 came on this attempt, after which the call is the user's, not ours to move.
+pub const fn verdict(status: u16, code_fails_over: bool, ringing: bool, cancelled: bool) -> Verdict {
+    if status >= 300 && code_fails_over && !ringing && !cancelled {
+        Verdict::Failover
+    } else {
+        Verdict::Final
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_configured_code_before_ringing_and_before_a_cancel_fails_over() {
+        for (status, code, ringing, cancelled, want) in [
+            (503, true, false, false, Verdict::Failover),
+            (503, true, true, false, Verdict::Final),
+            (503, true, false, true, Verdict::Final),
+            (503, false, false, false, Verdict::Final),
+            (200, true, false, false, Verdict::Final),
+            (603, false, false, false, Verdict::Final),
+        ] {
+            assert_eq!(
+                verdict(status, code, ringing, cancelled),
+                want,
+                "{status} {code} {ringing} {cancelled}"
+            );
+        }
+    }
+}

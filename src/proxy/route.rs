@@ -1,0 +1,344 @@
+//! Where a request is to go: Route preprocessing (RFC 3261 §16.4), the target set (§16.5) and the
+//! rules on who may reach whom (rules 3, 5 and 8).
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::{SmallVec, smallvec};
+
+use crate::config::Realm;
+use crate::flow::{Host, ListenerId, PeerId, Transport};
+use crate::location::{LocateKey, TargetUri, TransportParam, target_of};
+use crate::peering::{Owner, Party};
+use crate::wire::{Message, Method, Scheme, UriRef};
+
+use super::context::{Leg, Plan, Routing};
+use super::decision::Rule;
+use super::dialog::{self, Remembered};
+use super::policy::{PeerEntry, Policy, locate_key};
+use super::validate::Reject;
+
+/// What is to be done with a valid request.
+#[derive(Debug)]
+pub enum Decision {
+    /// Forward it.
+    Forward(Plan),
+    /// An OPTIONS to this element itself (§11): 200, or 503 while draining.
+    Answer,
+    /// Refuse it.
+    Refuse(Reject),
+}
+
+const FORBIDDEN: Reject = Reject::new(403, "Forbidden", "no_transit");
+
+/// The realm that a party is reached from.
+pub const fn realm_of(party: Party) -> Realm {
+    match party {
+        Party::Core => Realm::Core,
+        _ => Realm::Peering,
+    }
+}
+
+/// Decides. `from` is not a stranger.
+pub fn decide(policy: &Policy, from: Party, msg: &Message<'_>) -> Decision {
+    match plan(policy, from, msg) {
+        Ok(Some(plan)) => Decision::Forward(plan),
+        Ok(None) => Decision::Answer,
+        Err(reject) => Decision::Refuse(reject),
+    }
+}
+
+fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>, Reject> {
+    let mut routing = Routing::default();
+    let mut request_uri = uri_of(msg.uri())?;
+    let mut routes: SmallVec<[UriRef<'_>; 4]> = SmallVec::new();
+    for route in msg.routes() {
+        let route = route.map_err(|_| Reject::new(400, "Bad Route", "bad_route"))?;
+        routes.push(route.uri);
+    }
+    // §16.4: a strict router has put our Record-Route into the Request-URI; the real one is the last Route.
+    let mut own = OwnRoutes::default();
+    if request_uri.param(b"lr").is_some() && is_own(policy, &request_uri) {
+        own.see(policy, msg, &request_uri);
+        if let Some(last) = routes.pop() {
+            routing.last_is_uri = true;
+            routing.uri = Some(Bytes::copy_from_slice(last.bytes));
+            request_uri = last;
+        }
+    }
+    while let Some(first) = routes.first()
+        && is_own(policy, first)
+    {
+        own.see(policy, msg, first);
+        routing.own_routes += 1;
+        routes.remove(0);
+    }
+    let next = routes.first();
+    if let Some(next) = next {
+        routing.next_is_strict = next.param(b"lr").is_none();
+    }
+    if own.seen {
+        return in_dialog(policy, from, &own, next.unwrap_or(&request_uri), routing).map(Some);
+    }
+    out_of_dialog(policy, from, msg, &request_uri, next, routing)
+}
+
+/// What our own Routes said.
+#[derive(Default)]
+struct OwnRoutes<'a> {
+    seen: bool,
+    remembered: Option<Remembered<'a>>,
+    listener: Option<ListenerId>,
+}
+
+impl<'a> OwnRoutes<'a> {
+    fn see(&mut self, policy: &Policy, msg: &Message<'_>, uri: &UriRef<'a>) {
+        self.seen = true;
+        self.listener = listener_of(policy, uri);
+        if let Some(Some(token)) = uri.param(dialog::PARAM.as_bytes())
+            && let Some(found) = dialog::verify(&policy.dialog_secret, msg.call_id(), token)
+        {
+            self.remembered = Some(found);
+        }
+    }
+}
+
+/// Rule 8. The next hop is taken directly: the remaining Route, else the Request-URI.
+fn in_dialog(
+    policy: &Policy,
+    from: Party,
+    own: &OwnRoutes<'_>,
+    next: &UriRef<'_>,
+    routing: Routing,
+) -> Result<Plan, Reject> {
+    let key = target(next)?;
+    let port = port_of(next);
+    let reachable = policy.reachable_from(from, &next.host, port);
+    let party = match (own.remembered, from) {
+        (Some(token), Party::Core) => policy
+            .peers
+            .iter()
+            .flatten()
+            .find(|p| p.tag == token.peer_tag)
+            .map(|p| Party::Peer(p.id))
+            .or(reachable),
+        (Some(_), _) => Some(Party::Core),
+        (None, _) => reachable,
+    };
+    let Some(party) = party else {
+        return Err(Reject::new(403, "Forbidden", "route_not_allowed"));
+    };
+    let tls_name = match (own.remembered, from) {
+        (Some(Remembered { tls_name: Some(name), .. }), Party::Core) => Some(Arc::from(name)),
+        _ => None,
+    };
+    let key = LocateKey { realm: realm_of(party), ..key };
+    Ok(Plan {
+        routing,
+        legs: smallvec![Leg { party, keys: smallvec![Arc::new(key)], uri: None, tls_name }],
+        listener: own.listener,
+        rule: Rule::RouteSet,
+    })
+}
+
+/// Rule 3.
+fn out_of_dialog(
+    policy: &Policy,
+    from: Party,
+    msg: &Message<'_>,
+    request_uri: &UriRef<'_>,
+    next: Option<&UriRef<'_>>,
+    routing: Routing,
+) -> Result<Option<Plan>, Reject> {
+    let target_uri = next.unwrap_or(request_uri);
+    if matches!(target_uri.scheme, Scheme::Tel) {
+        if from != Party::Core || !policy.has_routes() {
+            return Err(Reject::new(416, "Unsupported URI Scheme", "scheme"));
+        }
+        return by_number(policy, target_uri, routing).map(Some);
+    }
+    let owner = policy.domains.owner(&target_uri.host, port_of(target_uri));
+    if owner == Owner::Own && msg.method() == Method::Options && request_uri.user.is_none() {
+        return Ok(None);
+    }
+    match (from, owner) {
+        (Party::Peer(_) | Party::Federation, Owner::Own) => to_core(policy, routing).map(Some),
+        (Party::Core, Owner::Own) => by_number(policy, target_uri, routing).map(Some),
+        (Party::Core, Owner::Peer(peer)) => {
+            let entry = policy.peer(peer).ok_or(FORBIDDEN)?;
+            let key = match &entry.config.next_hop {
+                // Indirect peering: a certificate of the transit names the transit, so SIPS ends here (S17, RFC 5630).
+                Some(_) if target_uri.scheme == Scheme::Sips => {
+                    return Err(Reject::new(480, "Temporarily Unavailable", "sips_indirect")
+                        .with("Warning", "399 sbe \"sips is not offered through a transit\""));
+                }
+                Some(hop) => locate_key(hop, Realm::Peering),
+                None => {
+                    let key = target(target_uri)?;
+                    allowed_maddr(policy, target_uri, from)?;
+                    key
+                }
+            };
+            Ok(Some(single(Party::Peer(peer), key, None, routing, Rule::PeerDomain)))
+        }
+        (Party::Core, Owner::Nobody) if policy.config.federation_open => {
+            let key = target(target_uri)?;
+            Ok(Some(single(Party::Federation, key, None, routing, Rule::Federation)))
+        }
+        (Party::Core, Owner::Nobody) => Err(Reject::new(403, "Forbidden", "unknown_domain")),
+        _ => Err(FORBIDDEN),
+    }
+}
+
+fn single(party: Party, key: LocateKey, uri: Option<Bytes>, routing: Routing, rule: Rule) -> Plan {
+    let key = LocateKey { realm: realm_of(party), ..key };
+    Plan {
+        routing,
+        legs: smallvec![Leg { party, keys: smallvec![Arc::new(key)], uri, tls_name: None }],
+        listener: None,
+        rule,
+    }
+}
+
+/// Requests of peers for our own domains.
+fn to_core(policy: &Policy, routing: Routing) -> Result<Plan, Reject> {
+    let keys: SmallVec<[Arc<LocateKey>; 1]> =
+        policy.config.core.next_hops.iter().map(|h| Arc::new(locate_key(h, Realm::Core))).collect();
+    if keys.is_empty() {
+        return Err(Reject::new(480, "Temporarily Unavailable", "no_core"));
+    }
+    Ok(Plan {
+        routing,
+        legs: smallvec![Leg { party: Party::Core, keys, uri: None, tls_name: None }],
+        listener: None,
+        rule: Rule::CoreNextHops,
+    })
+}
+
+/// `[[route]]`: the longest prefix of the user part gives the peers; the URI's host and port become
+/// the peer's first domain (we are responsible for it, §16.5).
+fn by_number(policy: &Policy, uri: &UriRef<'_>, routing: Routing) -> Result<Plan, Reject> {
+    let not_found = Reject::new(404, "Not Found", "no_route");
+    let Some((_, peers)) = policy.route_by_number(uri.user.unwrap_or_default()) else {
+        return Err(not_found);
+    };
+    let legs: SmallVec<[Leg; 1]> = peers.iter().filter_map(|p| number_leg(policy.peer(*p)?, uri)).collect();
+    if legs.is_empty() {
+        return Err(not_found);
+    }
+    Ok(Plan { routing, legs, listener: None, rule: Rule::Number })
+}
+
+fn number_leg(peer: &PeerEntry, uri: &UriRef<'_>) -> Option<Leg> {
+    let domain =
+        peer.first_domain.clone().or_else(|| peer.config.next_hop.as_ref().map(|h| h.host.clone()))?;
+    let text = match uri.scheme {
+        Scheme::Tel => tel_as_sip(uri.bytes.get(4..).unwrap_or_default(), &domain),
+        _ => with_host(uri, &domain),
+    };
+    let key = match &peer.config.next_hop {
+        Some(hop) => locate_key(hop, Realm::Peering),
+        None => LocateKey {
+            host: domain,
+            port: None,
+            transport: uri.transport().and_then(Result::ok),
+            sips: uri.scheme == Scheme::Sips,
+            realm: Realm::Peering,
+        },
+    };
+    Some(Leg {
+        party: Party::Peer(peer.id),
+        keys: smallvec![Arc::new(key)],
+        uri: Some(text.into()),
+        tls_name: None,
+    })
+}
+
+/// The URI with another host, and without a port.
+fn with_host(uri: &UriRef<'_>, domain: &Host) -> Vec<u8> {
+    let (head, tail) = (uri.bytes.get(..uri.host_port_range.start), uri.bytes.get(uri.host_port_range.end..));
+    [head.unwrap_or_default(), domain.to_string().as_bytes(), tail.unwrap_or_default()].concat()
+}
+
+/// RFC 3261 §19.1.6: the telephone-subscriber becomes the user part, its parameters included.
+fn tel_as_sip(number: &[u8], domain: &Host) -> Vec<u8> {
+    let mut out = b"sip:".to_vec();
+    out.extend_from_slice(number);
+    out.extend_from_slice(format!("@{domain};user=phone").as_bytes());
+    out
+}
+
+/// `maddr` replaces the target, so it must itself belong to somebody admitted (rule 5).
+fn allowed_maddr(policy: &Policy, uri: &UriRef<'_>, from: Party) -> Result<(), Reject> {
+    match uri.maddr() {
+        None => Ok(()),
+        Some(Ok(host)) if policy.reachable_from(from, &host, port_of(uri)).is_some() => Ok(()),
+        Some(_) => Err(Reject::new(403, "Forbidden", "maddr")),
+    }
+}
+
+fn uri_of(bytes: &[u8]) -> Result<UriRef<'_>, Reject> {
+    UriRef::parse(bytes).map_err(|_| Reject::new(400, "Bad Request-URI", "bad_uri"))
+}
+
+/// RFC 3263 §4: what to locate for a URI.
+fn target(uri: &UriRef<'_>) -> Result<LocateKey, Reject> {
+    if !uri.is_sip() {
+        return Err(Reject::new(416, "Unsupported URI Scheme", "scheme"));
+    }
+    let maddr = match uri.maddr() {
+        None => None,
+        Some(Ok(host)) => Some(host.to_host()),
+        Some(Err(_)) => return Err(Reject::new(400, "Bad maddr", "bad_uri")),
+    };
+    let parts = TargetUri {
+        sips: uri.scheme == Scheme::Sips,
+        host: uri.host.to_host(),
+        port: uri.port,
+        transport: uri.param(b"transport").map(|v| TransportParam::from_token(v.unwrap_or_default())),
+        maddr,
+    };
+    target_of(&parts, Realm::Both).map_err(|e| {
+        Reject::new(e.status(), "Temporarily Unavailable", "transport")
+            .with("Warning", format!("399 sbe \"{e}\""))
+    })
+}
+
+/// The port a URI names, or the default of its transport.
+pub fn port_of(uri: &UriRef<'_>) -> u16 {
+    uri.port.unwrap_or_else(|| {
+        let tls = uri.scheme == Scheme::Sips || matches!(uri.transport(), Some(Ok(Transport::Tls)));
+        if tls { 5061 } else { 5060 }
+    })
+}
+
+/// True for a Route or Request-URI that names this element (§16.4).
+pub fn is_own(policy: &Policy, uri: &UriRef<'_>) -> bool {
+    matches!(uri.scheme, Scheme::Sip | Scheme::Sips) && policy.domains.is_own(&uri.host, port_of(uri))
+}
+
+/// The listener that an own Route names by host, port and transport (rule 8).
+fn listener_of(policy: &Policy, uri: &UriRef<'_>) -> Option<ListenerId> {
+    let transport = match (uri.scheme, uri.transport()) {
+        (Scheme::Sips, _) => Transport::Tls,
+        (_, Some(Ok(t))) => t,
+        (_, None) => Transport::Udp,
+        (_, Some(Err(_))) => return None,
+    };
+    let port = port_of(uri);
+    policy
+        .listeners
+        .iter()
+        .find(|l| {
+            l.transport == transport
+                && ((l.route_port == port && uri.host.eq_host(&l.route_host))
+                    || (l.bind.port() == port && uri.host.eq_host(&Host::Addr(l.bind.ip()))))
+        })
+        .map(|l| l.id)
+}
+
+/// Tag of the peer of a plan, for the dialog token: the far side if that is a peer, else the sender.
+pub fn dialog_peer(policy: &Policy, from: Party, to: Party) -> u32 {
+    let id: Option<PeerId> = to.peer().or_else(|| from.peer());
+    id.and_then(|p| policy.peer(p)).map_or(0, |p| p.tag)
+}

@@ -1,0 +1,301 @@
+//! Drives the step machine of [`crate::location`], and keeps whole results.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use moka::Expiry;
+use moka::sync::Cache;
+use smallvec::SmallVec;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep_until;
+
+use super::cache;
+use super::flight::{Known, STALE_WAIT, Told};
+use super::stats::CacheResult;
+use super::{Inner, MAX_LOCATIONS, State, now};
+use crate::location::{LocateKey, Located, Outcome, Question, Resolution};
+
+/// How long one address family is waited for once the other has brought addresses.
+const LAG: Duration = Duration::from_millis(100);
+
+/// Time between looks at what ought to be refreshed, until the result runs out.
+const REFRESH_AGAIN: Duration = Duration::from_secs(5);
+
+/// A whole result in the cache.
+struct Kept {
+    located: Arc<Located>,
+    /// When something that it stands on ought to be asked for again.
+    refresh_at: Option<Instant>,
+    /// How often that has been done.
+    refreshes: AtomicU32,
+    epoch: u64,
+    keep: Duration,
+}
+
+impl Kept {
+    /// True for one caller at [`Kept::refresh_at`], and again from time to time: the first try may fail.
+    fn refresh_is_due(&self, now: Instant) -> bool {
+        let Some(at) = self.refresh_at else {
+            return false;
+        };
+        let done = self.refreshes.load(Ordering::Relaxed);
+        now >= at + REFRESH_AGAIN * done
+            && self
+                .refreshes
+                .compare_exchange(done, done.saturating_add(1), Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
+}
+
+/// The cache of whole results.
+pub(super) struct Results {
+    kept: Cache<LocateKey, Arc<Kept>, ahash::RandomState>,
+}
+
+struct Keep;
+
+impl Expiry<LocateKey, Arc<Kept>> for Keep {
+    fn expire_after_create(&self, _: &LocateKey, kept: &Arc<Kept>, _: Instant) -> Option<Duration> {
+        Some(kept.keep)
+    }
+
+    fn expire_after_update(
+        &self,
+        _: &LocateKey,
+        kept: &Arc<Kept>,
+        _: Instant,
+        _: Option<Duration>,
+    ) -> Option<Duration> {
+        Some(kept.keep)
+    }
+}
+
+impl Results {
+    pub(super) fn new(entries: usize) -> Self {
+        let kept = Cache::builder()
+            .max_capacity(u64::try_from(entries).unwrap_or(u64::MAX))
+            .expire_after(Keep)
+            .build_with_hasher(ahash::RandomState::new());
+        Self { kept }
+    }
+
+    pub(super) fn clear(&self) {
+        self.kept.invalidate_all();
+    }
+}
+
+impl Inner {
+    pub(super) fn locate_cached(self: &Arc<Self>, key: &LocateKey, now: Instant) -> Option<Arc<Located>> {
+        let state = self.state.load();
+        let kept = self.results.kept.get(key);
+        if let Some(kept) = kept.filter(|k| k.epoch == state.epoch && now < k.located.expires) {
+            if kept.refresh_is_due(now) {
+                // Looking is enough: what is due is asked for.
+                for step in &kept.located.steps {
+                    let _ = self.known(&step.question, now);
+                }
+            }
+            let found = kept.located.outcome == Outcome::Found;
+            self.stats.cached(if found { CacheResult::Hit } else { CacheResult::Negative });
+            return Some(kept.located.clone());
+        }
+        self.rebuild(key, &state, now)
+    }
+
+    /// Builds a result of what the cache holds; `None` if that is not enough.
+    fn rebuild(self: &Arc<Self>, key: &LocateKey, state: &State, now: Instant) -> Option<Arc<Located>> {
+        let mut resolution = Resolution::new(key.clone(), state.enabled.of(key.realm));
+        let mut refresh_at = None;
+        let mut served: SmallVec<[CacheResult; 16]> = SmallVec::new();
+        while !resolution.finished() {
+            let questions = resolution.next_questions();
+            if questions.is_empty() {
+                return None;
+            }
+            for question in &questions {
+                let Known::Now((answer, meta), at, result) = self.known(question, now) else {
+                    return None;
+                };
+                served.push(result);
+                refresh_at = earlier(refresh_at, at);
+                resolution.answer(question, answer, meta);
+            }
+        }
+        served.into_iter().for_each(|result| self.stats.cached(result));
+        Some(self.keep(resolution, refresh_at, state, now))
+    }
+
+    pub(super) async fn locate(this: &Arc<Self>, key: LocateKey) -> Arc<Located> {
+        if let Some(located) = this.locate_cached(&key, now()) {
+            return located;
+        }
+        let listed = {
+            let mut locations = this.locations.lock().unwrap_or_else(PoisonError::into_inner);
+            match locations.get(&key) {
+                Some(told) => Some(told.clone()),
+                None if locations.len() >= MAX_LOCATIONS => None,
+                None => {
+                    let (tell, told) = watch::channel(None);
+                    locations.insert(key.clone(), told.clone());
+                    let listing = Listing { inner: this.clone(), key: key.clone(), told: told.clone() };
+                    this.handle.spawn(listing.run(tell));
+                    Some(told)
+                }
+            }
+        };
+        if let Some(mut told) = listed
+            && let Ok(located) = told.wait_for(Option::is_some).await
+            && let Some(located) = &*located
+        {
+            return located.clone();
+        }
+        // Too many are under way, or the task is gone (the runtime ends): the time is over.
+        let state = this.state.load();
+        let mut resolution = Resolution::new(key.clone(), state.enabled.of(key.realm));
+        resolution.time_out();
+        Arc::new(resolution.into_located(now()))
+    }
+
+    /// One location from its first question to its end.
+    async fn drive(self: &Arc<Self>, key: &LocateKey) -> Arc<Located> {
+        let state = self.state.load_full();
+        let begun = now();
+        let (deadline, patience) = (begun + state.budget, begun + STALE_WAIT);
+        let mut resolution = Resolution::new(key.clone(), state.enabled.of(key.realm));
+        let mut asking: JoinSet<(Question, Told)> = JoinSet::new();
+        let mut lagging: Vec<(Question, Instant)> = Vec::new();
+        let mut refresh_at = None;
+        loop {
+            self.put_questions(&mut resolution, &mut asking, &mut refresh_at, patience);
+            if resolution.finished() {
+                break;
+            }
+            let at = now();
+            if at >= deadline || asking.is_empty() {
+                resolution.time_out();
+                break;
+            }
+            let still = resolution.lagging();
+            lagging.retain(|(question, _)| still.contains(question));
+            for question in still {
+                if !lagging.iter().any(|(q, _)| *q == question) {
+                    lagging.push((question, at + LAG));
+                }
+            }
+            let wake = lagging.iter().map(|(_, until)| *until).fold(deadline, Instant::min);
+            tokio::select! {
+                Some(ended) = asking.join_next() => {
+                    if let Ok((question, (answer, meta))) = ended {
+                        refresh_at = earlier(refresh_at, cache::refresh_at(now(), meta.expires));
+                        resolution.answer(&question, answer, meta);
+                    }
+                }
+                () = sleep_until(wake.into()) => {
+                    let at = now();
+                    for (question, _) in lagging.iter().filter(|(_, until)| *until <= at) {
+                        resolution.give_up(question);
+                    }
+                }
+            }
+        }
+        self.keep(resolution, refresh_at, &state, now())
+    }
+
+    /// Answers from the cache what can be, puts the rest to the servers.
+    fn put_questions(
+        self: &Arc<Self>,
+        resolution: &mut Resolution,
+        asking: &mut JoinSet<(Question, Told)>,
+        refresh_at: &mut Option<Instant>,
+        patience: Instant,
+    ) {
+        loop {
+            let questions = resolution.next_questions();
+            if questions.is_empty() {
+                return;
+            }
+            for question in questions {
+                match self.known(&question, now()) {
+                    Known::Now((answer, meta), at, result) => {
+                        self.stats.cached(result);
+                        *refresh_at = earlier(*refresh_at, at);
+                        resolution.answer(&question, answer, meta);
+                    }
+                    Known::Ask(stale) => {
+                        let inner = self.clone();
+                        asking.spawn_on(
+                            async move {
+                                let told = inner.ask(&question, stale, patience).await;
+                                (question, told)
+                            },
+                            &self.handle,
+                        );
+                    }
+                }
+            }
+        }
+    }
+
+    fn keep(
+        &self,
+        resolution: Resolution,
+        refresh_at: Option<Instant>,
+        state: &State,
+        now: Instant,
+    ) -> Arc<Located> {
+        let mut located = resolution.into_located(now);
+        if matches!(located.outcome, Outcome::DnsFailure | Outcome::TimedOut) {
+            // The first failure on the way may be over its second by now; the whole must not begin anew at once.
+            located.expires = located.expires.max(now + cache::HOLD);
+        }
+        located.serial = self.serial.fetch_add(1, Ordering::Relaxed);
+        let located = Arc::new(located);
+        let keep = located.expires.saturating_duration_since(now);
+        if !keep.is_zero() {
+            let kept = Kept {
+                located: located.clone(),
+                refresh_at,
+                refreshes: AtomicU32::new(0),
+                epoch: state.epoch,
+                keep,
+            };
+            self.results.kept.insert(located.key.clone(), Arc::new(kept));
+        }
+        located
+    }
+}
+
+fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}
+
+/// Where the result of a location under way appears.
+pub(super) type ToldLocated = watch::Receiver<Option<Arc<Located>>>;
+
+/// Takes a location off the list however it ends.
+struct Listing {
+    inner: Arc<Inner>,
+    key: LocateKey,
+    told: ToldLocated,
+}
+
+impl Listing {
+    async fn run(self, tell: watch::Sender<Option<Arc<Located>>>) {
+        let located = self.inner.drive(&self.key).await;
+        tell.send_replace(Some(located));
+    }
+}
+
+impl Drop for Listing {
+    fn drop(&mut self) {
+        let mut locations = self.inner.locations.lock().unwrap_or_else(PoisonError::into_inner);
+        if locations.get(&self.key).is_some_and(|told| told.same_channel(&self.told)) {
+            locations.remove(&self.key);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! The calls that are counted (rule 11): from the admitted INVITE to its failure or to the end of BYE.
+
+use std::time::{Duration, Instant};
+
+use ahash::AHashMap;
+use smallvec::SmallVec;
+
+use crate::flow::PeerId;
+use crate::peering::Ledger;
+
+/// One call, known by a hash of its Call-ID.
+#[derive(Debug)]
+struct Call {
+    /// Peers charged.
+    peers: SmallVec<[PeerId; 2]>,
+    /// INVITEs under way for it.
+    inviting: u16,
+    established: bool,
+    expires: Instant,
+}
+
+/// The calls of a shard.
+#[derive(Debug, Default)]
+pub struct Calls {
+    table: AHashMap<u64, Call>,
+}
+
+impl Calls {
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// True if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+
+    /// An admitted INVITE, whose peers have been charged already. For a call that is known, the
+    /// charge is given back: it counts once.
+    pub fn begin(&mut self, key: u64, peers: &[PeerId], expires: Instant, ledger: &Ledger) {
+        if let Some(call) = self.table.get_mut(&key) {
+            call.inviting = call.inviting.saturating_add(1);
+            for peer in peers {
+                ledger.release(*peer);
+            }
+            return;
+        }
+        self.table.insert(key, Call { peers: peers.into(), inviting: 1, established: false, expires });
+    }
+
+    /// The call goes to another peer than was charged.
+    pub fn move_to(&mut self, key: u64, from: Option<PeerId>, to: Option<PeerId>, ledger: &Ledger) {
+        if let Some(call) = self.table.get_mut(&key) {
+            if let Some(at) = from.and_then(|p| call.peers.iter().position(|q| *q == p)) {
+                ledger.release(call.peers.remove(at));
+            }
+            call.peers.extend(to);
+        } else if let Some(peer) = to {
+            ledger.release(peer);
+        }
+    }
+
+    /// An INVITE of the call had its final response.
+    pub fn answered(&mut self, key: u64, ok: bool, expires: Instant, ledger: &Ledger) {
+        let Some(call) = self.table.get_mut(&key) else { return };
+        call.inviting = call.inviting.saturating_sub(1);
+        if ok {
+            call.established = true;
+            call.expires = expires;
+        } else if !call.established && call.inviting == 0 {
+            self.end(key, ledger);
+        }
+    }
+
+    /// A session was refreshed (RFC 4028).
+    pub fn refresh(&mut self, key: u64, expires: Instant) {
+        if let Some(call) = self.table.get_mut(&key) {
+            call.expires = expires;
+        }
+    }
+
+    /// BYE had its final response.
+    pub fn end(&mut self, key: u64, ledger: &Ledger) {
+        if let Some(call) = self.table.remove(&key) {
+            for peer in call.peers {
+                ledger.release(peer);
+            }
+            if self.table.capacity() > 1024 && self.table.len() * 4 < self.table.capacity() {
+                let keep = self.table.len() * 2;
+                self.table.shrink_to(keep);
+            }
+        }
+    }
+
+    /// Drops calls that nobody ended. Returns how many.
+    pub fn sweep(&mut self, now: Instant, ledger: &Ledger) -> usize {
+        let before = self.table.len();
+        self.table.retain(|_, call| {
+            let over = now >= call.expires;
+            if over {
+                for peer in &call.peers {
+                    ledger.release(*peer);
+                }
+            }
+            !over
+        });
+        before - self.table.len()
+    }
+}
+
+/// When a call falls out of the count by itself: `max_age`, or its Session-Expires if that is shorter.
+pub fn expiry(now: Instant, max_age: Duration, session_expires: Option<u32>) -> Instant {
+    let age = session_expires.map_or(max_age, |s| max_age.min(Duration::from_secs(u64::from(s))));
+    now + age
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P: PeerId = PeerId(1);
+
+    fn charged(ledger: &Ledger, t: Instant) {
+        assert_eq!(ledger.charge(t, P, None, None), Ok(()));
+    }
+
+    #[test]
+    fn a_failed_invite_and_a_bye_end_the_count_and_a_second_invite_counts_once() {
+        let t = Instant::now();
+        let ledger = Ledger::new(t);
+        let mut calls = Calls::default();
+        let hour = t + Duration::from_secs(3600);
+        charged(&ledger, t);
+        calls.begin(7, &[P], hour, &ledger);
+        charged(&ledger, t);
+        calls.begin(7, &[P], hour, &ledger);
+        assert_eq!((calls.len(), ledger.calls(P)), (1, 1));
+        calls.answered(7, false, hour, &ledger);
+        assert_eq!(ledger.calls(P), 1);
+        calls.answered(7, true, hour, &ledger);
+        assert_eq!((calls.len(), ledger.calls(P)), (1, 1));
+        calls.end(7, &ledger);
+        assert_eq!((calls.len(), ledger.calls(P)), (0, 0));
+        charged(&ledger, t);
+        calls.begin(8, &[P], hour, &ledger);
+        calls.answered(8, false, hour, &ledger);
+        assert_eq!((calls.len(), ledger.calls(P)), (0, 0));
+    }
+
+    #[test]
+    fn a_call_that_nobody_ends_falls_out_when_its_time_has_come() {
+        let t = Instant::now();
+        let ledger = Ledger::new(t);
+        let mut calls = Calls::default();
+        charged(&ledger, t);
+        calls.begin(7, &[P], expiry(t, Duration::from_secs(100), Some(90)), &ledger);
+        assert_eq!(calls.sweep(t + Duration::from_secs(89), &ledger), 0);
+        assert_eq!(calls.sweep(t + Duration::from_secs(90), &ledger), 1);
+        assert_eq!(ledger.calls(P), 0);
+    }
+}

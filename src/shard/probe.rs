@@ -1,0 +1,108 @@
+//! OPTIONS probes of our own (RFC 3261 §11): one client transaction, no server side.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use smallvec::{SmallVec, smallvec};
+
+use crate::flow::{Hop, PeerId};
+use crate::location::{Instance, Observation};
+use crate::peering::Party;
+use crate::proxy::{Attempt, Cancel, Client, Context, Kind, ReplyPath, Server, Stage};
+use crate::transaction::{Branch, ClientNonInvite};
+use crate::wire::{Method, build};
+
+use super::{Core, Shard};
+
+impl Shard {
+    /// Sends one probe; what comes of it is an observation of the instance.
+    pub(super) fn start_probe(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        hop: Hop,
+        uri: &Arc<str>,
+        timeout: Duration,
+    ) {
+        let policy = Arc::clone(&self.core.policy);
+        let Some(out) = policy.listener(hop.listener) else { return };
+        let Some(handle) = self.slots.reserve(usize::MAX) else { return };
+        let random = self.core.random();
+        let branch = Branch::mint(self.core.id, handle.slot, handle.generation, random, 0);
+        let call_id = format!("{:016x}@{}", self.core.random(), policy.config.node.name);
+        let tag = format!("{:016x}", self.core.random());
+        // The row begins with its name, which the builder writes itself.
+        let prefix = out.via_prefix.strip_prefix(b"Via: ").unwrap_or(&out.via_prefix);
+        let via = [prefix, branch.as_bytes()].concat();
+        let from = policy.config.node.name.to_string();
+        let request: Bytes =
+            build::options_probe(uri.as_bytes(), &via, &from, call_id.as_bytes(), tag.as_bytes(), 1).into();
+        let timers = policy.timers_to(Party::Peer(peer));
+        let reliable = hop.transport.is_reliable();
+        let client = ClientNonInvite::start(request, reliable, &timers, timeout, &mut self.core.fx);
+        let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+        let reply = ReplyPath {
+            transport: hop.transport,
+            listener: hop.listener,
+            to: nowhere,
+            conn: None,
+            fallback: nowhere,
+            fell_back: false,
+        };
+        let attempt = Attempt {
+            client: Client::NonInvite(client),
+            hop,
+            branch: random,
+            loop_hash: 0,
+            stage: Stage::Live,
+            answered: false,
+            ringing: false,
+            cancel: Cancel::No,
+            conn: None,
+            retried: false,
+            record: 0,
+            to: Party::Peer(peer),
+        };
+        let attempts: SmallVec<[Attempt; 1]> = smallvec![attempt];
+        let mut context = Box::new(Context {
+            kind: Kind::Probe,
+            method: Method::Options,
+            key: None,
+            server: Server::Gone,
+            reply,
+            party: Party::Core,
+            started: now,
+            via_hash: 0,
+            call: None,
+            cancelled: false,
+            answered: true,
+            attempts,
+            live: None,
+            probe: Some(peer),
+        });
+        self.core.apply_attempt(now, handle, &mut context, 0, None);
+        self.settle(handle, context);
+    }
+}
+
+impl Core {
+    pub(super) fn probe_ended(
+        &mut self,
+        now: Instant,
+        context: &mut Context,
+        instance: Instance,
+        good: bool,
+    ) {
+        let Some(peer) = context.probe else { return };
+        let policy = Arc::clone(&self.policy);
+        let Some(probe) = policy.peer(peer).and_then(|p| p.config.probe.as_ref()) else { return };
+        let seen = if good {
+            Observation::ProbeGood { up_after: probe.up_after }
+        } else {
+            Observation::ProbeBad { down_after: probe.down_after }
+        };
+        self.observe(now, Some(peer), instance, seen);
+    }
+}

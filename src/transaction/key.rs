@@ -1,0 +1,274 @@
+//! How a message finds its transaction: our own branches, and the keys of server transactions
+//! (RFC 3261 §17.1.3, §17.2.3).
+
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
+
+use ahash::{AHasher, RandomState};
+
+/// What a branch of RFC 3261 begins with (§8.1.1.7).
+pub const MAGIC_COOKIE: &[u8; 7] = b"z9hG4bK";
+
+const HEX: &[u8; 16] = b"0123456789abcdef";
+/// shard, slot, generation, random, loop hash.
+const PAYLOAD: usize = 2 + 4 + 4 + 8 + 4;
+
+/// A branch parameter of ours: the cookie, then what [`BranchParts`] holds in lower-case hex.
+///
+/// It names the slot of its client transaction, so that a response is matched without a table
+/// (§17.1.3; the shard compares generation and random number), and carries the hash by which a
+/// loop is seen (§16.3 step 4, §16.6 step 8).
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Branch([u8; Branch::LEN]);
+
+/// What is written into a [`Branch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BranchParts {
+    /// The shard that owns the transaction.
+    pub shard: u16,
+    /// Its place in the shard's table.
+    pub slot: u32,
+    /// How often the place had been used before.
+    pub generation: u32,
+    /// Not to be guessed: proves that a response was sent by somebody who saw the request.
+    pub random: u64,
+    /// [`loop_hash`] of the request as received.
+    pub loop_hash: u32,
+}
+
+impl Branch {
+    /// Octets of every branch of ours.
+    pub const LEN: usize = MAGIC_COOKIE.len() + 2 * PAYLOAD;
+
+    /// Writes a new branch. `random` must come from a generator that nobody can predict.
+    pub fn mint(shard: u16, slot: u32, generation: u32, random: u64, loop_hash: u32) -> Self {
+        let octets = (shard.to_be_bytes().into_iter())
+            .chain(slot.to_be_bytes())
+            .chain(generation.to_be_bytes())
+            .chain(random.to_be_bytes())
+            .chain(loop_hash.to_be_bytes());
+        let text = MAGIC_COOKIE.iter().copied().chain(octets.flat_map(hex_pair));
+        let mut branch = [b'0'; Self::LEN];
+        for (to, from) in branch.iter_mut().zip(text) {
+            *to = from;
+        }
+        Self(branch)
+    }
+
+    /// As written into a Via.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// As text; always ASCII.
+    pub fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).unwrap_or_default()
+    }
+
+    /// Reads a branch of ours, in either case (§7.3.1). `None` for anything that is not one by its
+    /// form; that it is one in truth, only the transaction's own random number shows.
+    pub fn parse(branch: &[u8]) -> Option<BranchParts> {
+        let (cookie, hex) = branch.split_first_chunk::<{ MAGIC_COOKIE.len() }>()?;
+        if hex.len() != 2 * PAYLOAD || !cookie.eq_ignore_ascii_case(MAGIC_COOKIE) {
+            return None;
+        }
+        let (shard, hex) = hex.split_at_checked(4)?;
+        let (slot, hex) = hex.split_at_checked(8)?;
+        let (generation, hex) = hex.split_at_checked(8)?;
+        let (random, loop_hash) = hex.split_at_checked(16)?;
+        Some(BranchParts {
+            shard: u16::try_from(hex_value(shard)?).ok()?,
+            slot: u32::try_from(hex_value(slot)?).ok()?,
+            generation: u32::try_from(hex_value(generation)?).ok()?,
+            random: hex_value(random)?,
+            loop_hash: u32::try_from(hex_value(loop_hash)?).ok()?,
+        })
+    }
+}
+
+impl fmt::Debug for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Display for Branch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+fn hex_pair(octet: u8) -> [u8; 2] {
+    [HEX[usize::from(octet >> 4)], HEX[usize::from(octet & 15)]]
+}
+
+fn hex_value(digits: &[u8]) -> Option<u64> {
+    digits.iter().try_fold(0u64, |value, &digit| {
+        let nibble = char::from(digit).to_digit(16)?;
+        Some(value << 4 | u64::from(nibble))
+    })
+}
+
+/// True for a branch made by the rules of RFC 3261: the cookie with something after it. The bare
+/// cookie names no transaction and is treated as none.
+pub fn is_rfc3261_branch(branch: &[u8]) -> bool {
+    branch
+        .split_first_chunk::<{ MAGIC_COOKIE.len() }>()
+        .is_some_and(|(cookie, rest)| !rest.is_empty() && cookie.eq_ignore_ascii_case(MAGIC_COOKIE))
+}
+
+/// A keyed hash over what decides where a request goes (§16.6 step 8: Request-URI as received, Route,
+/// To tag, From tag, Call-ID, CSeq number, Proxy-Require, Proxy-Authorization, …).
+///
+/// The core puts the hash of the request as received into the branch it sends; a request that comes
+/// back with a Via of ours whose branch carries the very hash that it would get now has looped, with
+/// another it spirals. Only the parts and their order count, not where they came from.
+pub fn loop_hash(secret: &[u64; 2], parts: &[&[u8]]) -> u32 {
+    let [a, b] = *secret;
+    // Four seeds from two: the constants only keep the halves apart.
+    let state = RandomState::with_seeds(a, b, a.rotate_left(32) ^ 0x6c6f_6f70, !b);
+    let mut hasher = state.build_hasher();
+    for part in parts {
+        hasher.write_usize(part.len());
+        hasher.write(part);
+    }
+    let hash = hasher.finish().to_be_bytes();
+    let [h0, h1, h2, h3, l0, l1, l2, l3] = hash;
+    u32::from_be_bytes([h0 ^ l0, h1 ^ l1, h2 ^ l2, h3 ^ l3])
+}
+
+/// The secrets behind [`ServerKey`]: without them nobody can make two requests collide.
+#[derive(Clone, Debug)]
+pub struct KeySecrets {
+    high: RandomState,
+    low: RandomState,
+}
+
+impl KeySecrets {
+    /// From random numbers drawn once, at start.
+    pub fn new(seeds: [u64; 8]) -> Self {
+        let [a, b, c, d, e, f, g, h] = seeds;
+        Self { high: RandomState::with_seeds(a, b, c, d), low: RandomState::with_seeds(e, f, g, h) }
+    }
+}
+
+/// What of a request decides which server transaction it belongs to. All of it as received.
+#[derive(Clone, Copy, Debug)]
+pub struct ServerKeyParts<'a> {
+    /// The branch of the topmost Via.
+    pub branch: Option<&'a [u8]>,
+    /// Host of the topmost Via's sent-by.
+    pub sent_by_host: &'a [u8],
+    /// Its port; 0: none given.
+    pub sent_by_port: u16,
+    /// The method of the request line.
+    pub method: &'a [u8],
+    /// The Request-URI.
+    pub request_uri: &'a [u8],
+    /// The tag of To.
+    pub to_tag: Option<&'a [u8]>,
+    /// The tag of From.
+    pub from_tag: Option<&'a [u8]>,
+    /// Call-ID.
+    pub call_id: &'a [u8],
+    /// The number of CSeq.
+    pub cseq: u32,
+    /// The value of the topmost Via.
+    pub top_via: &'a [u8],
+}
+
+/// The key of a server transaction: a keyed hash, wide enough to stand for what was hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ServerKey(u128);
+
+impl ServerKey {
+    /// The key of the transaction that this request belongs to (§17.2.3). An ACK has that of its
+    /// INVITE; a CANCEL has one of its own.
+    ///
+    /// A branch of RFC 3261 counts with sent-by and method, without case. Else the rules for
+    /// RFC 2543: Request-URI, tags, Call-ID, CSeq number and topmost Via. There the To tag is left
+    /// out for INVITE, ACK and CANCEL, as the ACK has a tag that the INVITE had not.
+    pub fn of(secrets: &KeySecrets, parts: &ServerKeyParts<'_>) -> Self {
+        let method: &[u8] = if parts.method == b"ACK" { b"INVITE" } else { parts.method };
+        Self::with_method(secrets, parts, method)
+    }
+
+    /// For a CANCEL: the key of the INVITE that it is to cancel (§9.2).
+    pub fn of_cancelled_invite(secrets: &KeySecrets, cancel: &ServerKeyParts<'_>) -> Self {
+        Self::with_method(secrets, cancel, b"INVITE")
+    }
+
+    fn with_method(secrets: &KeySecrets, parts: &ServerKeyParts<'_>, method: &[u8]) -> Self {
+        let mut hash = Hash128::new(secrets);
+        match parts.branch.filter(|b| is_rfc3261_branch(b)) {
+            Some(branch) => {
+                hash.number(1);
+                hash.caseless(branch);
+                hash.caseless(parts.sent_by_host);
+                hash.number(u64::from(parts.sent_by_port));
+                hash.exact(method);
+            }
+            None => {
+                hash.number(2);
+                hash.exact(method);
+                hash.exact(parts.request_uri);
+                if !matches!(method, b"INVITE" | b"CANCEL") {
+                    hash.optional(parts.to_tag);
+                }
+                hash.optional(parts.from_tag);
+                hash.exact(parts.call_id);
+                hash.number(u64::from(parts.cseq));
+                hash.exact(parts.top_via);
+            }
+        }
+        hash.finish()
+    }
+}
+
+/// Two hashers fed with the same. Every part goes in behind its length, so that no two lists of
+/// parts look alike.
+struct Hash128 {
+    high: AHasher,
+    low: AHasher,
+}
+
+impl Hash128 {
+    fn new(secrets: &KeySecrets) -> Self {
+        Self { high: secrets.high.build_hasher(), low: secrets.low.build_hasher() }
+    }
+
+    fn number(&mut self, n: u64) {
+        self.high.write_u64(n);
+        self.low.write_u64(n);
+    }
+
+    fn exact(&mut self, part: &[u8]) {
+        self.high.write_usize(part.len());
+        self.low.write_usize(part.len());
+        self.high.write(part);
+        self.low.write(part);
+    }
+
+    fn optional(&mut self, part: Option<&[u8]>) {
+        self.number(u64::from(part.is_some()));
+        self.exact(part.unwrap_or_default());
+    }
+
+    /// In lower case, piece by piece, to stay off the heap.
+    fn caseless(&mut self, part: &[u8]) {
+        self.high.write_usize(part.len());
+        self.low.write_usize(part.len());
+        let mut buffer = [0u8; 64];
+        for piece in part.chunks(buffer.len()) {
+            let (lower, _) = buffer.split_at_mut(piece.len());
+            lower.copy_from_slice(piece);
+            lower.make_ascii_lowercase();
+            self.high.write(lower);
+            self.low.write(lower);
+        }
+    }
+
+    fn finish(self) -> ServerKey {
+        ServerKey(u128::from(self.high.finish()) << 64 | u128::from(self.low.finish()))
+    }
+}
