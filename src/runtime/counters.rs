@@ -119,8 +119,7 @@ impl Counters {
     }
 
     pub(super) fn connection(&self, transport: Transport, direction: Direction, change: i64) {
-        self.connections[transport as usize][direction as usize]
-            .fetch_add(change, Ordering::Relaxed);
+        self.connections[transport as usize][direction as usize].fetch_add(change, Ordering::Relaxed);
     }
 
     pub(super) fn add(counter: &AtomicU64, n: usize) {

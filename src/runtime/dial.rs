@@ -44,17 +44,9 @@ impl<E: Element> Worker<E> {
 
     fn connection_for(self: &Rc<Self>, hop: &Hop, now: Instant) -> Result<Arc<Conn>, SendFailure> {
         if let Some(id) = hop.conn {
-            return self
-                .node
-                .pool
-                .get(id)
-                .ok_or(SendFailure::Closed { reused: true });
+            return self.node.pool.get(id).ok_or(SendFailure::Closed { reused: true });
         }
-        let listener = self
-            .node
-            .listen
-            .get(usize::from(hop.listener.0))
-            .ok_or(SendFailure::Local)?;
+        let listener = self.node.listen.get(usize::from(hop.listener.0)).ok_or(SendFailure::Local)?;
         let local = listener.bind.ip();
         if let Some(conn) = self.node.pool.find(hop, local, now) {
             return Ok(conn);
@@ -67,24 +59,13 @@ impl<E: Element> Worker<E> {
     }
 
     /// Begins to open a connection; what is to be sent on it may be queued at once.
-    fn dial(
-        self: &Rc<Self>,
-        hop: &Hop,
-        local: IpAddr,
-        now: Instant,
-    ) -> Result<Arc<Conn>, SendFailure> {
-        let new = NewConn {
-            transport: hop.transport,
-            direction: Direction::Out,
-            remote: hop.remote,
-            local,
-        };
+    fn dial(self: &Rc<Self>, hop: &Hop, local: IpAddr, now: Instant) -> Result<Arc<Conn>, SendFailure> {
+        let new = NewConn { transport: hop.transport, direction: Direction::Out, remote: hop.remote, local };
         let conn = self.node.pool.admit(new, now).ok_or_else(|| {
             self.counters().drop_one(DropReason::Connections);
             SendFailure::Local
         })?;
-        self.counters()
-            .connection(conn.transport, conn.direction, 1);
+        self.counters().connection(conn.transport, conn.direction, 1);
         let (worker, made, listener) = (Rc::clone(self), Arc::clone(&conn), hop.listener);
         tokio::task::spawn_local(async move {
             let timeout = worker.node.settings.connect_timeout;
@@ -107,11 +88,7 @@ impl<E: Element> Worker<E> {
     /// against `connect_timeout`.
     async fn connect(&self, conn: &Conn) -> Result<(TcpStream, SocketAddr), SendFailure> {
         let open = async {
-            let socket = if conn.remote.is_ipv4() {
-                TcpSocket::new_v4()
-            } else {
-                TcpSocket::new_v6()
-            }?;
+            let socket = if conn.remote.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
             if !conn.local.is_unspecified() {
                 sys::bind_address_no_port(socket.as_fd());
                 socket.bind(SocketAddr::new(conn.local, 0))?;
@@ -133,11 +110,7 @@ impl<E: Element> Worker<E> {
 
     /// Accepts connections until the worker ends.
     pub(super) async fn accept(self: Rc<Self>, listener: ListenerId, socket: TcpListener) {
-        let bind = self
-            .node
-            .listen
-            .get(usize::from(listener.0))
-            .map(|l| l.bind.ip());
+        let bind = self.node.listen.get(usize::from(listener.0)).map(|l| l.bind.ip());
         loop {
             match socket.accept().await {
                 Ok((stream, remote)) => self.accepted(listener, bind, stream, remote),
@@ -163,12 +136,7 @@ impl<E: Element> Worker<E> {
             return self.counters().drop_one(DropReason::Accept);
         };
         let transport = Transport::Tcp;
-        let new = NewConn {
-            transport,
-            direction: Direction::In,
-            remote,
-            local: bind.unwrap_or(local.ip()),
-        };
+        let new = NewConn { transport, direction: Direction::In, remote, local: bind.unwrap_or(local.ip()) };
         let Some(conn) = self.node.pool.admit(new, Instant::now()) else {
             return self.counters().drop_one(DropReason::Connections);
         };
@@ -194,11 +162,7 @@ fn origin_of(conn: &Conn, listener: ListenerId, local: SocketAddr) -> Origin {
 fn tune(stream: &TcpStream, answer_timeout: Duration) {
     let socket = SockRef::from(stream);
     let _ = socket.set_tcp_nodelay(true);
-    let _ = socket.set_tcp_keepalive(
-        &TcpKeepalive::new()
-            .with_time(KEEPALIVE)
-            .with_interval(KEEPALIVE / 6),
-    );
+    let _ = socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE / 6));
     let _ = socket.set_tcp_user_timeout(Some(answer_timeout));
 }
 

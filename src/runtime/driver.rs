@@ -73,11 +73,7 @@ pub(super) struct Slot<E> {
 
 impl<E: Element> Slot<E> {
     pub(super) fn new(element: E) -> Self {
-        Self {
-            element: Mutex::new(element),
-            announced: AtomicU64::new(u64::MAX),
-            wake: Notify::new(),
-        }
+        Self { element: Mutex::new(element), announced: AtomicU64::new(u64::MAX), wake: Notify::new() }
     }
 
     /// Locks the shard. Panics of an element are caught before they could poison the lock for
@@ -112,17 +108,13 @@ impl<E: Element> Node<E> {
 
     /// The shard a token belongs to: its top 16 bits.
     fn shard_of_token(&self, token: SendToken) -> Option<usize> {
-        usize::try_from(token.0 >> 48)
-            .ok()
-            .filter(|s| *s < self.slots.len())
+        usize::try_from(token.0 >> 48).ok().filter(|s| *s < self.slots.len())
     }
 
     /// The first grid line at or after `t`.
     fn grid_line(&self, t: Instant) -> u64 {
         let width = GRID.as_micros() as u64;
-        u64::try_from(t.saturating_duration_since(self.epoch).as_micros())
-            .unwrap_or(u64::MAX)
-            .div_ceil(width)
+        u64::try_from(t.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX).div_ceil(width)
     }
 
     fn grid_time(&self, line: u64) -> Instant {
@@ -172,11 +164,7 @@ fn feed<E: Element>(element: &mut E, now: Instant, input: Input<'_>, counters: &
 }
 
 impl<E: Element> Worker<E> {
-    pub(super) fn new(
-        index: usize,
-        node: Arc<Node<E>>,
-        udp: Vec<Option<Rc<UdpSocket>>>,
-    ) -> Rc<Self> {
+    pub(super) fn new(index: usize, node: Arc<Node<E>>, udp: Vec<Option<Rc<UdpSocket>>>) -> Rc<Self> {
         Rc::new(Self {
             index,
             node,
@@ -206,23 +194,12 @@ impl<E: Element> Worker<E> {
 
     /// Visits each shard that owns something of the batch once, those first that are free.
     fn visit_owners(&self, now: Instant, batch: &[Arrived<'_>], shards: usize) {
-        let owners: SmallVec<[usize; BATCH]> = batch
-            .iter()
-            .map(|m| E::shard_of(m.bytes, self.node.secret, shards) % shards)
-            .collect();
-        let of = |shard: usize| {
-            batch
-                .iter()
-                .zip(&owners)
-                .filter(move |(_, o)| **o == shard)
-                .map(|(m, _)| m)
-        };
+        let owners: SmallVec<[usize; BATCH]> =
+            batch.iter().map(|m| E::shard_of(m.bytes, self.node.secret, shards) % shards).collect();
+        let of = |shard: usize| batch.iter().zip(&owners).filter(move |(_, o)| **o == shard).map(|(m, _)| m);
         let mut busy: SmallVec<[usize; BATCH]> = SmallVec::new();
         // Own shard first: its lock is the least likely to be held by somebody else.
-        for shard in (0..shards)
-            .map(|i| (self.index + i) % shards)
-            .filter(|s| owners.contains(s))
-        {
+        for shard in (0..shards).map(|i| (self.index + i) % shards).filter(|s| owners.contains(s)) {
             match self.node.slots[shard].try_lock() {
                 Some(mut element) => self.visit_locked(shard, &mut element, now, of(shard)),
                 None => busy.push(shard),
@@ -233,12 +210,7 @@ impl<E: Element> Worker<E> {
         }
     }
 
-    fn visit<'a>(
-        &self,
-        shard: usize,
-        now: Instant,
-        messages: impl Iterator<Item = &'a Arrived<'a>>,
-    ) {
+    fn visit<'a>(&self, shard: usize, now: Instant, messages: impl Iterator<Item = &'a Arrived<'a>>) {
         let mut element = self.node.slots[shard].lock();
         self.visit_locked(shard, &mut element, now, messages);
     }
@@ -251,15 +223,7 @@ impl<E: Element> Worker<E> {
         messages: impl Iterator<Item = &'a Arrived<'a>>,
     ) {
         for m in messages {
-            feed(
-                element,
-                now,
-                Input::Message {
-                    origin: &m.origin,
-                    bytes: m.bytes,
-                },
-                self.counters(),
-            );
+            feed(element, now, Input::Message { origin: &m.origin, bytes: m.bytes }, self.counters());
             self.collect(shard, element, now);
         }
         self.leave(shard, element, now, false);
@@ -356,16 +320,11 @@ impl<E: Element> Worker<E> {
                 let worker = Rc::clone(self);
                 tokio::task::spawn_local(async move {
                     let result = worker.node.locator.locate(key).await;
-                    worker
-                        .steps
-                        .borrow_mut()
-                        .push_back(Step::Located(shard, ticket, result));
+                    worker.steps.borrow_mut().push_back(Step::Located(shard, ticket, result));
                     worker.settle(Instant::now());
                 });
             }
-            Step::Located(shard, ticket, result) => {
-                self.enter(shard, now, Input::Located { ticket, result })
-            }
+            Step::Located(shard, ticket, result) => self.enter(shard, now, Input::Located { ticket, result }),
             Step::Health(from, instance, seen) => {
                 for shard in (0..self.node.slots.len()).filter(|s| *s != from) {
                     self.enter(shard, now, Input::Update(Update::Health(instance, seen)));
@@ -393,9 +352,7 @@ impl<E: Element> Worker<E> {
     /// Tells the owner of `token`, at the next [`Worker::settle`].
     pub(super) fn failed(&self, token: Option<SendToken>, failure: SendFailure) {
         if let Some(token) = token {
-            self.steps
-                .borrow_mut()
-                .push_back(Step::Failed(token, failure));
+            self.steps.borrow_mut().push_back(Step::Failed(token, failure));
         }
     }
 

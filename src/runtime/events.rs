@@ -18,14 +18,8 @@ struct Allowance {
 
 impl Allowance {
     fn take(&mut self, now: Instant) -> bool {
-        if self
-            .since
-            .is_none_or(|t| now.saturating_duration_since(t) >= Duration::from_secs(1))
-        {
-            *self = Self {
-                since: Some(now),
-                used: 0,
-            };
+        if self.since.is_none_or(|t| now.saturating_duration_since(t) >= Duration::from_secs(1)) {
+            *self = Self { since: Some(now), used: 0 };
         }
         self.used = self.used.saturating_add(1);
         self.used <= LINES_PER_SECOND
@@ -44,24 +38,14 @@ impl EventLog {
     pub(super) fn tell(&mut self, event: &Event, now: Instant, counters: &Counters) {
         let told = match event {
             Event::Health(..) => true,
-            Event::InstanceChanged {
-                peer,
-                instance,
-                up,
-                reason,
-            } => {
+            Event::InstanceChanged { peer, instance, up, reason } => {
                 let allowed = self.changed.take(now);
                 if allowed {
                     tracing::warn!(peer = peer.map(|p| p.0), %instance, up, reason, "an instance changed its standing");
                 }
                 allowed
             }
-            Event::FailedOver {
-                call_id,
-                peer,
-                instance,
-                reason,
-            } => {
+            Event::FailedOver { call_id, peer, instance, reason } => {
                 let allowed = self.failed_over.take(now);
                 if allowed {
                     tracing::info!(
@@ -74,14 +58,7 @@ impl EventLog {
                 }
                 allowed
             }
-            Event::Rejected {
-                call_id,
-                remote,
-                transport,
-                listener,
-                status,
-                reason,
-            } => {
+            Event::Rejected { call_id, remote, transport, listener, status, reason } => {
                 let allowed = self.rejected.take(now);
                 if allowed {
                     tracing::info!(
@@ -113,9 +90,6 @@ mod tests {
         let now = Instant::now();
         let told = (0..1000).filter(|_| allowance.take(now)).count();
         assert_eq!(told, 10);
-        assert!(
-            allowance.take(now + Duration::from_secs(1)),
-            "a new second, a new allowance"
-        );
+        assert!(allowance.take(now + Duration::from_secs(1)), "a new second, a new allowance");
     }
 }

@@ -75,11 +75,7 @@ pub(super) fn open(listen: &mut [Listen], workers: usize) -> Result<Vec<Sockets>
         let listener = ListenerId(u16::try_from(i).unwrap_or(u16::MAX));
         let (transport, bind) = (l.transport, l.bind);
         if transport == Transport::Tls {
-            return Err(StartError::Unserved {
-                listener,
-                transport,
-                bind,
-            });
+            return Err(StartError::Unserved { listener, transport, bind });
         }
         let group = open_group(l, workers).map_err(|cause| StartError::Listen {
             listener,
@@ -130,11 +126,7 @@ fn open_group(listen: &mut Listen, workers: usize) -> io::Result<Vec<Socket>> {
 fn open_one(listen: &Listen, shared: bool) -> io::Result<Socket> {
     let udp = listen.transport == Transport::Udp;
     let v6 = listen.bind.is_ipv6();
-    let (kind, protocol) = if udp {
-        (Type::DGRAM, Protocol::UDP)
-    } else {
-        (Type::STREAM, Protocol::TCP)
-    };
+    let (kind, protocol) = if udp { (Type::DGRAM, Protocol::UDP) } else { (Type::STREAM, Protocol::TCP) };
     let socket = Socket::new(Domain::for_address(listen.bind), kind, Some(protocol))?;
     socket.set_nonblocking(true)?;
     if v6 {

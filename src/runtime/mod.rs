@@ -68,10 +68,7 @@ pub fn start<E: Element>(
 ) -> Result<Handle<E>, StartError> {
     let workers = workers(config);
     if shards.len() != workers || workers == 0 {
-        return Err(StartError::Shards {
-            shards: shards.len(),
-            workers,
-        });
+        return Err(StartError::Shards { shards: shards.len(), workers });
     }
     let mut listen = config.listen.clone();
     let sockets = listen::open(&mut listen, workers)?;
@@ -96,24 +93,14 @@ pub fn start<E: Element>(
         secret,
         epoch: Instant::now(),
     });
-    let mut handle = Handle {
-        node,
-        threads: Vec::with_capacity(workers),
-    };
+    let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
     let (report, reports) = std::sync::mpsc::channel();
     for (index, sockets) in sockets.into_iter().enumerate() {
         let (node, report) = (Arc::clone(&handle.node), report.clone());
         let thread = std::thread::Builder::new()
             .name(format!("sbe-worker-{index}"))
-            .spawn(move || {
-                run_worker(index, node, sockets, |outcome| {
-                    drop(report.send((index, outcome)))
-                })
-            })
-            .map_err(|cause| StartError::Worker {
-                worker: index,
-                cause,
-            })?;
+            .spawn(move || run_worker(index, node, sockets, |outcome| drop(report.send((index, outcome)))))
+            .map_err(|cause| StartError::Worker { worker: index, cause })?;
         handle.threads.push(thread);
     }
     drop(report);
@@ -240,18 +227,12 @@ fn begin<E: Element>(index: usize, node: Arc<Node<E>>, sockets: Sockets) -> io::
     let room = Rc::new(RefCell::new(sys::RecvBatch::new()));
     let errors = Rc::new(RefCell::new(sys::ErrorReader::new()));
     for socket in udp.into_iter().flatten() {
-        tokio::task::spawn_local(socket.receive(
-            Rc::clone(&worker),
-            Rc::clone(&room),
-            Rc::clone(&errors),
-        ));
+        tokio::task::spawn_local(socket.receive(Rc::clone(&worker), Rc::clone(&room), Rc::clone(&errors)));
     }
     let mut accepting = Vec::new();
     for (listener, socket) in sockets.tcp {
         let socket = tokio::net::TcpListener::from_std(socket)?;
-        accepting.push(tokio::task::spawn_local(
-            Rc::clone(&worker).accept(listener, socket),
-        ));
+        accepting.push(tokio::task::spawn_local(Rc::clone(&worker).accept(listener, socket)));
     }
     tokio::task::spawn_local(worker.keep_timers());
     Ok(Tasks { accepting })

@@ -101,11 +101,7 @@ impl Conn {
             return Err(SendFailure::QueueFull);
         }
         queue.octets = octets;
-        queue.items.push_back(Item {
-            bytes,
-            token,
-            reused,
-        });
+        queue.items.push_back(Item { bytes, token, reused });
         drop(queue);
         if request {
             self.carried_requests.store(true, Ordering::Relaxed);
@@ -177,12 +173,9 @@ impl Conn {
         match &hop.tls {
             None => true,
             // RFC 5923 §4, RFC 5922 §7.3: only if it was verified for the name that is asked for.
-            Some(wanted) => locked(&self.identity).as_ref().is_some_and(|identity| {
-                identity
-                    .names
-                    .iter()
-                    .any(|name| wanted.accepted.contains(name))
-            }),
+            Some(wanted) => locked(&self.identity)
+                .as_ref()
+                .is_some_and(|identity| identity.names.iter().any(|name| wanted.accepted.contains(name))),
         }
     }
 }
@@ -220,12 +213,7 @@ pub(super) struct NewConn {
 impl Pool {
     /// At most `max` connections, each with at most `queue_limit` octets to write.
     pub(super) fn new(max: usize, queue_limit: usize) -> Self {
-        Self {
-            tables: Mutex::default(),
-            next_id: AtomicU64::new(1),
-            max,
-            queue_limit,
-        }
+        Self { tables: Mutex::default(), next_id: AtomicU64::new(1), max, queue_limit }
     }
 
     /// Enters a connection (made, or about to be made); `None`: there are too many.
@@ -250,11 +238,7 @@ impl Pool {
             bell: Notify::new(),
         });
         tables.by_id.insert(conn.id, Arc::clone(&conn));
-        tables
-            .by_route
-            .entry(route_of(&conn))
-            .or_default()
-            .push(Arc::clone(&conn));
+        tables.by_route.entry(route_of(&conn)).or_default().push(Arc::clone(&conn));
         Some(conn)
     }
 

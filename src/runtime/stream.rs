@@ -136,9 +136,7 @@ pub(super) fn finish<E: Element>(
 ) {
     let queued = conn.close();
     worker.node.pool.remove(conn);
-    worker
-        .counters()
-        .connection(conn.transport, conn.direction, -1);
+    worker.counters().connection(conn.transport, conn.direction, -1);
     for item in unwritten.iter().chain(&queued) {
         worker.failed(item.token, failure(item));
     }
@@ -191,8 +189,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
         match self.phase {
             Phase::Open => {
                 let idle = self.last_traffic + settings.idle_timeout;
-                self.began
-                    .map_or(idle, |t| idle.min(t + settings.message_timeout))
+                self.began.map_or(idle, |t| idle.min(t + settings.message_timeout))
             }
             Phase::HalfClosed { until } | Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => {
                 until
@@ -221,10 +218,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
     /// Begins to end: no new requests, what is queued is still written.
     fn wind_up(&mut self, why: End) {
         self.worker.node.pool.retire(&self.conn);
-        self.phase = Phase::Flushing {
-            why,
-            until: Instant::now() + LINGER,
-        };
+        self.phase = Phase::Flushing { why, until: Instant::now() + LINGER };
     }
 
     /// Writes and reads as much as goes now. Ready with the reason when the connection is over,
@@ -385,13 +379,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
         }
         Counters::add(&self.worker.counters().stream_messages_in, messages.len());
         for some in messages.chunks(BATCH) {
-            let batch: SmallVec<[Arrived<'_>; BATCH]> = some
-                .iter()
-                .map(|bytes| Arrived {
-                    origin: self.origin.clone(),
-                    bytes,
-                })
-                .collect();
+            let batch: SmallVec<[Arrived<'_>; BATCH]> =
+                some.iter().map(|bytes| Arrived { origin: self.origin.clone(), bytes }).collect();
             self.worker.messages(now, &batch);
         }
         if broken {
@@ -410,25 +399,13 @@ impl<E: Element, S: Stream> Connection<E, S> {
         }
         tracing::debug!(conn = self.conn.id.0, remote = %self.conn.remote, transport = %self.conn.transport, ?end, "connection ended");
         let overflow = end == End::Overflow || self.conn.has_overflowed();
-        let Self {
-            worker,
-            conn,
-            stream,
-            taken,
-            ..
-        } = self;
+        let Self { worker, conn, stream, taken, .. } = self;
         if overflow {
             stream.abort();
         }
         drop(stream);
         finish(&worker, &conn, taken, |item| {
-            if overflow {
-                SendFailure::QueueFull
-            } else {
-                SendFailure::Closed {
-                    reused: item.reused,
-                }
-            }
+            if overflow { SendFailure::QueueFull } else { SendFailure::Closed { reused: item.reused } }
         });
     }
 }

@@ -49,21 +49,14 @@ fn set_int(fd: RawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int)
             mem::size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
-    if rc == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Enlarges both buffers of a socket as far as the system lets us; best effort.
 pub(super) fn enlarge_buffers(fd: BorrowedFd<'_>, octets: usize) {
     let fd = fd.as_raw_fd();
     let value = libc::c_int::try_from(octets).unwrap_or(libc::c_int::MAX);
-    for (force, plain) in [
-        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
-        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
-    ] {
+    for (force, plain) in [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)] {
         // Without CAP_NET_ADMIN the system's maximum stands, which the plain option clamps to.
         if set_int(fd, libc::SOL_SOCKET, force, value).is_err() {
             let _ = set_int(fd, libc::SOL_SOCKET, plain, value);
@@ -78,12 +71,7 @@ pub(super) fn receive_errors(fd: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
         set_int(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)
     } else {
         // Fragment on the way rather than lose datagrams to a path MTU learned too late.
-        let _ = set_int(
-            fd,
-            libc::IPPROTO_IP,
-            libc::IP_MTU_DISCOVER,
-            libc::IP_PMTUDISC_DONT,
-        );
+        let _ = set_int(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT);
         set_int(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1)
     }
 }
@@ -101,12 +89,7 @@ pub(super) fn receive_local_address(fd: BorrowedFd<'_>, v6: bool) -> io::Result<
 /// Lets the kernel choose the port of a bound client socket at connect time, per destination, so
 /// that 64 Ki connections per destination are possible instead of in all. Best effort.
 pub(super) fn bind_address_no_port(fd: BorrowedFd<'_>) {
-    let _ = set_int(
-        fd.as_raw_fd(),
-        libc::IPPROTO_IP,
-        libc::IP_BIND_ADDRESS_NO_PORT,
-        1,
-    );
+    let _ = set_int(fd.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
 }
 
 /// Spreads what arrives for a SO_REUSEPORT group evenly over its `members` sockets.
@@ -118,29 +101,11 @@ pub(super) fn spread_evenly(fd: BorrowedFd<'_>, members: usize) -> io::Result<()
     let random = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
     let code = |op: u32| u16::try_from(op).unwrap_or(0);
     let mut program = [
-        libc::sock_filter {
-            code: code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS),
-            jt: 0,
-            jf: 0,
-            k: random,
-        },
-        libc::sock_filter {
-            code: code(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K),
-            jt: 0,
-            jf: 0,
-            k: n,
-        },
-        libc::sock_filter {
-            code: code(libc::BPF_RET | libc::BPF_A),
-            jt: 0,
-            jf: 0,
-            k: 0,
-        },
+        libc::sock_filter { code: code(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS), jt: 0, jf: 0, k: random },
+        libc::sock_filter { code: code(libc::BPF_ALU | libc::BPF_MOD | libc::BPF_K), jt: 0, jf: 0, k: n },
+        libc::sock_filter { code: code(libc::BPF_RET | libc::BPF_A), jt: 0, jf: 0, k: 0 },
     ];
-    let filter = libc::sock_fprog {
-        len: 3,
-        filter: program.as_mut_ptr(),
-    };
+    let filter = libc::sock_fprog { len: 3, filter: program.as_mut_ptr() };
     // SAFETY: `filter` points at `program`; the kernel copies both during the call.
     let rc = unsafe {
         libc::setsockopt(
@@ -151,11 +116,7 @@ pub(super) fn spread_evenly(fd: BorrowedFd<'_>, members: usize) -> io::Result<()
             mem::size_of::<libc::sock_fprog>() as libc::socklen_t,
         )
     };
-    if rc == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// Writes an address where the kernel reads it; returns its length.
@@ -165,17 +126,11 @@ fn write_address(address: SocketAddr, storage: &mut libc::sockaddr_storage) -> l
             let sin = libc::sockaddr_in {
                 sin_family: libc::AF_INET as libc::sa_family_t,
                 sin_port: a.port().to_be(),
-                sin_addr: libc::in_addr {
-                    s_addr: u32::from_ne_bytes(a.ip().octets()),
-                },
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(a.ip().octets()) },
                 sin_zero: [0; 8],
             };
             // SAFETY: sockaddr_storage is large and aligned enough for every sockaddr_*.
-            unsafe {
-                ptr::from_mut(storage)
-                    .cast::<libc::sockaddr_in>()
-                    .write(sin)
-            };
+            unsafe { ptr::from_mut(storage).cast::<libc::sockaddr_in>().write(sin) };
             mem::size_of::<libc::sockaddr_in>() as libc::socklen_t
         }
         SocketAddr::V6(a) => {
@@ -183,17 +138,11 @@ fn write_address(address: SocketAddr, storage: &mut libc::sockaddr_storage) -> l
                 sin6_family: libc::AF_INET6 as libc::sa_family_t,
                 sin6_port: a.port().to_be(),
                 sin6_flowinfo: 0,
-                sin6_addr: libc::in6_addr {
-                    s6_addr: a.ip().octets(),
-                },
+                sin6_addr: libc::in6_addr { s6_addr: a.ip().octets() },
                 sin6_scope_id: a.scope_id(),
             };
             // SAFETY: as above.
-            unsafe {
-                ptr::from_mut(storage)
-                    .cast::<libc::sockaddr_in6>()
-                    .write(sin6)
-            };
+            unsafe { ptr::from_mut(storage).cast::<libc::sockaddr_in6>().write(sin6) };
             mem::size_of::<libc::sockaddr_in6>() as libc::socklen_t
         }
     }
@@ -206,21 +155,13 @@ fn read_address(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
             // SAFETY: the family says that a sockaddr_in was written here.
             let sin = unsafe { ptr::from_ref(storage).cast::<libc::sockaddr_in>().read() };
             let ip = Ipv4Addr::from(sin.sin_addr.s_addr.to_ne_bytes());
-            Some(SocketAddr::V4(SocketAddrV4::new(
-                ip,
-                u16::from_be(sin.sin_port),
-            )))
+            Some(SocketAddr::V4(SocketAddrV4::new(ip, u16::from_be(sin.sin_port))))
         }
         libc::AF_INET6 => {
             // SAFETY: as above, a sockaddr_in6.
             let sin6 = unsafe { ptr::from_ref(storage).cast::<libc::sockaddr_in6>().read() };
             let ip = Ipv6Addr::from(sin6.sin6_addr.s6_addr);
-            Some(SocketAddr::V6(SocketAddrV6::new(
-                ip,
-                u16::from_be(sin6.sin6_port),
-                0,
-                sin6.sin6_scope_id,
-            )))
+            Some(SocketAddr::V6(SocketAddrV6::new(ip, u16::from_be(sin6.sin6_port), 0, sin6.sin6_scope_id)))
         }
         _ => None,
     }
@@ -268,12 +209,7 @@ impl RecvBatch {
             buffers: Box::new_uninit_slice(STRIDE * BATCH),
             addresses: Box::new([no_address(); BATCH]),
             controls: Box::new([Control([0; CONTROL]); BATCH]),
-            vectors: Box::new(
-                [libc::iovec {
-                    iov_base: ptr::null_mut(),
-                    iov_len: 0,
-                }; BATCH],
-            ),
+            vectors: Box::new([libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH]),
             headers: Box::new([no_header(); BATCH]),
             filled: 0,
         }
@@ -287,10 +223,7 @@ impl RecvBatch {
         for i in 0..BATCH {
             // SAFETY: i < BATCH, so the offset is inside `buffers`, with DATAGRAM octets after it.
             let start = unsafe { base.add(i * STRIDE) };
-            self.vectors[i] = libc::iovec {
-                iov_base: start.cast(),
-                iov_len: DATAGRAM,
-            };
+            self.vectors[i] = libc::iovec { iov_base: start.cast(), iov_len: DATAGRAM };
             let header = &mut self.headers[i].msg_hdr;
             header.msg_name = ptr::from_mut(&mut self.addresses[i]).cast();
             header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -391,12 +324,7 @@ impl SendBatch {
     pub(super) fn new() -> Self {
         Self {
             addresses: Box::new([no_address(); BATCH]),
-            vectors: Box::new(
-                [libc::iovec {
-                    iov_base: ptr::null_mut(),
-                    iov_len: 0,
-                }; BATCH],
-            ),
+            vectors: Box::new([libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH]),
             headers: Box::new([no_header(); BATCH]),
         }
     }
@@ -457,10 +385,7 @@ pub(super) struct ErrorReader {
 impl ErrorReader {
     /// Reserves the room.
     pub(super) fn new() -> Self {
-        Self {
-            payload: Box::new([0; 2048]),
-            control: Box::new([Control([0; CONTROL]); 8]),
-        }
+        Self { payload: Box::new([0; 2048]), control: Box::new([Control([0; CONTROL]); 8]) }
     }
 
     /// Takes the next entry; `None` for one that names no destination. `WouldBlock` when the
@@ -529,14 +454,8 @@ mod tests {
     fn only_errors_that_a_transaction_should_heed_mean_unreachable() {
         assert!(means_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 3));
         assert!(means_unreachable(libc::SO_EE_ORIGIN_ICMP6, 1, 4));
-        assert!(
-            !means_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 4),
-            "fragmentation needed"
-        );
-        assert!(
-            !means_unreachable(libc::SO_EE_ORIGIN_ICMP, 11, 0),
-            "time exceeded"
-        );
+        assert!(!means_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 4), "fragmentation needed");
+        assert!(!means_unreachable(libc::SO_EE_ORIGIN_ICMP, 11, 0), "time exceeded");
         assert!(!means_unreachable(libc::SO_EE_ORIGIN_LOCAL, 0, 0));
     }
 }

@@ -98,11 +98,7 @@ impl UdpSocket {
                     if let Some(failed) = queue.pop_front() {
                         let failure = classify(&e);
                         let oversize = failure == SendFailure::TooLarge;
-                        let reason = if oversize {
-                            DropReason::Oversize
-                        } else {
-                            DropReason::Unsendable
-                        };
+                        let reason = if oversize { DropReason::Oversize } else { DropReason::Unsendable };
                         worker.counters().drop_one(reason);
                         worker.failed(failed.token, failure);
                     }
@@ -151,12 +147,7 @@ impl UdpSocket {
             if failed {
                 drained = self.take_errors(&worker, &mut errors.borrow_mut());
             }
-            drained &= self.take_datagrams(
-                &worker,
-                &mut room.borrow_mut(),
-                &mut errors.borrow_mut(),
-                failed,
-            );
+            drained &= self.take_datagrams(&worker, &mut room.borrow_mut(), &mut errors.borrow_mut(), failed);
             if drained {
                 guard.clear_ready();
                 drop(guard);
@@ -205,9 +196,7 @@ impl UdpSocket {
                 counters.drop_one(DropReason::Oversize);
                 continue;
             }
-            let local = datagram
-                .local
-                .map_or(self.local, |ip| SocketAddr::new(ip, self.local.port()));
+            let local = datagram.local.map_or(self.local, |ip| SocketAddr::new(ip, self.local.port()));
             let origin = Origin {
                 transport: Transport::Udp,
                 listener: self.listener,
@@ -216,10 +205,7 @@ impl UdpSocket {
                 conn: None,
                 identity: None,
             };
-            batch.push(Arrived {
-                origin,
-                bytes: datagram.bytes,
-            });
+            batch.push(Arrived { origin, bytes: datagram.bytes });
         }
         if !batch.is_empty() {
             worker.messages(now, &batch);
@@ -236,8 +222,7 @@ impl UdpSocket {
             match errors.next(self.fd.get_ref().as_fd()) {
                 Ok(Some(error)) => {
                     taken += 1;
-                    let request =
-                        !error.payload.is_empty() && !error.payload.starts_with(b"SIP/2.0 ");
+                    let request = !error.payload.is_empty() && !error.payload.starts_with(b"SIP/2.0 ");
                     if error.unreachable && request {
                         worker.undeliverable(now, error.to, error.payload);
                     }

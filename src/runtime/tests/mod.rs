@@ -54,11 +54,7 @@ impl Record {
                 return found;
             }
             let left = until.saturating_duration_since(Instant::now());
-            assert!(
-                !left.is_zero(),
-                "never came; seen: {:?}",
-                log.iter().rev().take(20).collect::<Vec<_>>()
-            );
+            assert!(!left.is_zero(), "never came; seen: {:?}", log.iter().rev().take(20).collect::<Vec<_>>());
             log = self.0.1.wait_timeout(log, left).unwrap().0;
         }
     }
@@ -68,22 +64,14 @@ impl Record {
     }
 
     fn count(&self, what: impl Fn(&Seen) -> bool) -> usize {
-        self.0
-            .0
-            .lock()
-            .unwrap()
-            .iter()
-            .filter(|(_, s)| what(s))
-            .count()
+        self.0.0.lock().unwrap().iter().filter(|(_, s)| what(s)).count()
     }
 
     /// The message that holds `text`.
     fn message(&self, text: &str) -> (usize, Origin, Vec<u8>) {
         self.wait(|log| {
             log.iter().find_map(|(shard, seen)| match seen {
-                Seen::Message { origin, bytes }
-                    if String::from_utf8_lossy(bytes).contains(text) =>
-                {
+                Seen::Message { origin, bytes } if String::from_utf8_lossy(bytes).contains(text) => {
                     Some((*shard, origin.clone(), bytes.clone()))
                 }
                 _ => None,
@@ -135,12 +123,7 @@ impl Scripted {
     }
 
     fn send(&mut self, hop: Hop, bytes: impl Into<Bytes>, token: Option<SendToken>, request: bool) {
-        self.outputs.push_back(Output::Send(SendOut {
-            hop,
-            bytes: bytes.into(),
-            token,
-            request,
-        }));
+        self.outputs.push_back(Output::Send(SendOut { hop, bytes: bytes.into(), token, request }));
     }
 }
 
@@ -153,10 +136,7 @@ impl Element for Scripted {
             Input::Located { ticket, .. } => Seen::Located(ticket),
             Input::Sent { token, conn } => Seen::Sent(token, conn),
             Input::SendFailed { token, failure } => Seen::Failed(token, failure),
-            Input::Undeliverable { to, payload } => Seen::Undeliverable {
-                to,
-                payload: payload.to_vec(),
-            },
+            Input::Undeliverable { to, payload } => Seen::Undeliverable { to, payload: payload.to_vec() },
             Input::ConnectionClosed { conn } => Seen::Closed(conn),
             Input::Update(_) => Seen::Updated,
         };
@@ -219,10 +199,7 @@ struct Plan {
 }
 
 fn plan(listen: &[(Transport, &str)]) -> Plan {
-    Plan {
-        config: config(listen),
-        cached: true,
-    }
+    Plan { config: config(listen), cached: true }
 }
 
 impl Plan {
@@ -246,15 +223,7 @@ impl Plan {
                 timeout: None,
             })
             .collect();
-        let handle = start(
-            &self.config,
-            shards,
-            Arc::new(Known {
-                cached: self.cached,
-            }),
-            7,
-        )
-        .unwrap();
+        let handle = start(&self.config, shards, Arc::new(Known { cached: self.cached }), 7).unwrap();
         World { handle, record }
     }
 }
@@ -266,9 +235,7 @@ impl World {
 
     /// Makes shard 0 send something.
     fn send(&self, hop: Hop, bytes: &[u8], token: Option<SendToken>, request: bool) {
-        self.handle
-            .with_shard(0, |s| s.send(hop, bytes.to_vec(), token, request))
-            .unwrap();
+        self.handle.with_shard(0, |s| s.send(hop, bytes.to_vec(), token, request)).unwrap();
         // Any news makes the worker look at its shard.
         self.handle.update_one(0, Update::Drain(false));
     }
@@ -297,14 +264,7 @@ fn silent(_: &mut Scripted, _: Instant, _: &Seen) {}
 
 /// The way back to where a message came from.
 fn back(origin: &Origin) -> Hop {
-    Hop {
-        conn: origin.conn,
-        ..hop(
-            origin.transport,
-            usize::from(origin.listener.0),
-            origin.remote,
-        )
-    }
+    Hop { conn: origin.conn, ..hop(origin.transport, usize::from(origin.listener.0), origin.remote) }
 }
 
 fn hop(transport: Transport, listener: usize, remote: SocketAddr) -> Hop {
