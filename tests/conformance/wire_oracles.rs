@@ -143,10 +143,7 @@ fn rsip_reads_plain_messages_as_we_do() {
             uri.user.unwrap(),
             theirs.uri.auth.as_ref().unwrap().user.as_bytes()
         );
-        assert_eq!(
-            uri.port,
-            theirs.uri.host_with_port.port.clone().map(|p| *p.value())
-        );
+        assert_eq!(uri.port, theirs.uri.host_with_port.port.map(|p| *p.value()));
         assert_eq!(
             m.call_id(),
             theirs.call_id_header().unwrap().value().as_bytes()
