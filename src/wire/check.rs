@@ -119,11 +119,11 @@ fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
         .parameters()
         .filter(|p| p.name.eq_ignore_ascii_case(b"tag"))
     {
-        if tag.is_some() {
-            return Err(AddrFault::RepeatedTag);
+        let len = param.value.unwrap_or_default().len();
+        if tag.is_some() || len == 0 {
+            return Err(AddrFault::BadTag);
         }
         let end = addr.params_range.start + param.range.end;
-        let len = param.value.unwrap_or_default().len();
         tag = Some(Span::from(end.saturating_sub(len)..end));
     }
     Ok(tag.unwrap_or_default())
