@@ -508,6 +508,12 @@ impl Core {
         failure: SendFailure,
     ) {
         let Some(attempt) = context.attempts.get_mut(at) else { return };
+        if attempt.ringing && attempt.stage != Stage::Ended && context.kind == Kind::Invite {
+            // It is our CANCEL that got lost. The call has rung there and goes nowhere else; whether an answer
+            // comes, timer C or the wait for the end of the CANCEL will show.
+            let (instance, to) = (attempt.instance(), attempt.to);
+            return self.observe(now, to.peer(), instance, Observation::Unreachable(failure));
+        }
         match &mut attempt.client {
             Client::Invite(m) => m.on_transport_error(&mut self.fx),
             Client::NonInvite(m) => m.on_transport_error(&mut self.fx),
