@@ -26,12 +26,7 @@ pub(crate) fn run(index: &mut Index, bytes: &[u8], limits: &Limits, framing: Fra
     }
 }
 
-fn content_length(
-    index: &mut Index,
-    bytes: &[u8],
-    limits: &Limits,
-    framing: Framing,
-) -> Result<(), Fault> {
+fn content_length(index: &mut Index, bytes: &[u8], limits: &Limits, framing: Framing) -> Result<(), Fault> {
     let Some((at, row)) = index.first(Name::ContentLength) else {
         return match framing {
             Framing::Datagram => Ok(()),
@@ -40,12 +35,7 @@ fn content_length(
     };
     let read = |span: Span| number(sub(bytes, span.range()), u64::from(u32::MAX));
     let length = read(row.value).ok_or(Fault::BAD_LENGTH)?;
-    for row in index
-        .rows
-        .iter()
-        .skip(at + 1)
-        .filter(|r| r.name == Name::ContentLength)
-    {
+    for row in index.rows.iter().skip(at + 1).filter(|r| r.name == Name::ContentLength) {
         if read(row.value).ok_or(Fault::BAD_LENGTH)? != length {
             return Err(Fault::TWO_LENGTHS);
         }
@@ -54,11 +44,7 @@ fn content_length(
     let length = usize::try_from(length).map_err(|_| Fault::BAD_LENGTH)?;
     if length > body.len() {
         let too_large = framing == Framing::Stream && body.start + length > limits.max_message;
-        return Err(if too_large {
-            Fault::MESSAGE_TOO_LARGE
-        } else {
-            Fault::SHORT_BODY
-        });
+        return Err(if too_large { Fault::MESSAGE_TOO_LARGE } else { Fault::SHORT_BODY });
     }
     index.content_length = u32::try_from(length).ok();
     index.body = (body.start..body.start + length).into();
@@ -104,21 +90,14 @@ fn dialog_fields(index: &mut Index, bytes: &[u8]) {
 /// The value of a field that must be there once.
 fn single(index: &Index, name: Name, missing: Fault, repeated: Fault) -> Result<Span, Fault> {
     let (_, row) = index.first(name).ok_or(missing)?;
-    if index.repeated(name) {
-        Err(repeated)
-    } else {
-        Ok(row.value)
-    }
+    if index.repeated(name) { Err(repeated) } else { Ok(row.value) }
 }
 
 /// Where the tag of a To or From is; the URI in it is for end points to judge.
 fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
     let addr = NameAddrRef::parse(bytes, value.range())?;
     let mut tag = None;
-    for param in addr
-        .parameters()
-        .filter(|p| p.name.eq_ignore_ascii_case(b"tag"))
-    {
+    for param in addr.parameters().filter(|p| p.name.eq_ignore_ascii_case(b"tag")) {
         let len = param.value.unwrap_or_default().len();
         if tag.is_some() || len == 0 {
             return Err(AddrFault::BadTag);
@@ -185,10 +164,7 @@ fn request_uri(index: &mut Index, bytes: &[u8]) {
         Ok(uri) if uri.headers.is_some() => index.blame(Fault::URI_HEADERS),
         // Whatever the scheme: white space makes the start line ambiguous, brackets are no part
         // of a URI.
-        Ok(UriRef {
-            scheme: Scheme::Other(_),
-            ..
-        }) if !octets_are_sound(uri) => {
+        Ok(UriRef { scheme: Scheme::Other(_), .. }) if !octets_are_sound(uri) => {
             index.blame(Fault::BAD_URI);
         }
         Ok(_) => {}

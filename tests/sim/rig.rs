@@ -92,8 +92,13 @@ impl Rig {
         let now = Instant::now();
         let ledger = Arc::new(Ledger::new(now));
         let policy = Arc::new(Policy::new(Arc::new(config), Arc::clone(&ledger), [7; 16], None));
-        let seeds =
-            Seeds { seed: [3; 32], keys: [1, 2, 3, 4, 5, 6, 7, 8], call: [9, 8, 7, 6], loops: [5, 4] };
+        let seeds = Seeds {
+            seed: [3; 32],
+            keys: [1, 2, 3, 4, 5, 6, 7, 8],
+            call: [9, 8, 7, 6],
+            loops: [5, 4],
+            owner: 0,
+        };
         let mut zone = Zone::new(Duration::from_secs(300));
         for (n, priority) in [(1, 1), (2, 2), (3, 3)] {
             let host = format!("i{n}.p1.example");
