@@ -138,7 +138,7 @@ enum Step {
     /// An observation, and the shard that made it.
     Health(usize, Instance, Observation),
     Tell(Event),
-    Sent(SendToken, ConnId),
+    Sent(SendToken, ConnId, bool),
     Failed(SendToken, SendFailure),
     Closed(ConnId),
 }
@@ -333,9 +333,9 @@ impl<E: Element> Worker<E> {
                 }
             }
             Step::Tell(event) => self.log.borrow_mut().tell(&event, now, self.counters(), &self.node.peers),
-            Step::Sent(token, conn) => {
+            Step::Sent(token, conn, reused) => {
                 if let Some(shard) = self.node.shard_of_token(token) {
-                    self.enter(shard, now, Input::Sent { token, conn });
+                    self.enter(shard, now, Input::Sent { token, conn, reused });
                 }
             }
             Step::Failed(token, failure) => {
@@ -364,8 +364,8 @@ impl<E: Element> Worker<E> {
     }
 
     /// Tells the owner of `token` at once, before anything can happen to the connection.
-    pub(super) fn sent(self: &Rc<Self>, token: SendToken, conn: ConnId, now: Instant) {
-        self.carry_out(Step::Sent(token, conn), now);
+    pub(super) fn sent(self: &Rc<Self>, token: SendToken, conn: ConnId, reused: bool, now: Instant) {
+        self.carry_out(Step::Sent(token, conn, reused), now);
     }
 
     /// An ICMP error. One that quotes enough goes to the owner of the call, else to all.

@@ -39,11 +39,12 @@ impl Shard {
         self.settle(handle, context);
     }
 
-    pub(super) fn on_sent(&mut self, token: SendToken, conn: ConnId) {
+    pub(super) fn on_sent(&mut self, token: SendToken, conn: ConnId, reused: bool) {
         let (slot, generation, who) = token.parts();
         let Some((handle, mut context)) = self.slots.take_short(slot, generation) else { return };
         if let Some(attempt) = context.attempts.get_mut(usize::from(who)) {
             attempt.conn = Some(conn);
+            attempt.reused = reused;
         }
         self.settle(handle, context);
     }
@@ -87,7 +88,7 @@ impl Shard {
                     && !matches!(attempt.client, Client::Gone)
                     && attempt.stage != Stage::Ended
                 {
-                    let failure = SendFailure::Closed { reused: false };
+                    let failure = SendFailure::Closed { reused: attempt.reused };
                     self.core.send_failed(now, handle, &mut context, i, failure);
                 }
             }
@@ -423,6 +424,7 @@ impl Core {
             ringing: false,
             cancel: Cancel::No,
             conn: None,
+            reused: false,
             retried,
             record,
             to,

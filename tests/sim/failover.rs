@@ -172,11 +172,11 @@ fn a_failed_connect_and_a_lost_connection_move_the_call_but_not_once_it_rings() 
     let outs = rig.udp(CORE, &request.bytes());
     assert_eq!(lines(&outs), ["100 10.0.1.1:5060", "INVITE 203.0.113.1:5060"]);
     assert_eq!(outs[1].transport, Transport::Tcp);
-    rig.input(Input::Sent { token: outs[1].token.unwrap(), conn: ConnId(7) });
+    rig.input(Input::Sent { token: outs[1].token.unwrap(), conn: ConnId(7), reused: false });
     let outs = rig.input(Input::ConnectionClosed { conn: ConnId(7) });
     assert_eq!(lines(&outs), ["INVITE 203.0.113.2:5060"]);
     let second = outs[0].clone();
-    rig.input(Input::Sent { token: second.token.unwrap(), conn: ConnId(8) });
+    rig.input(Input::Sent { token: second.token.unwrap(), conn: ConnId(8), reused: false });
     let outs = rig.tcp("203.0.113.2:5060", 8, &reply(&second.msg, 180, "t", &[], b""));
     assert_eq!(lines(&outs), ["180 10.0.1.1:5060"]);
     assert!(rig.input(Input::ConnectionClosed { conn: ConnId(8) }).is_empty());

@@ -136,7 +136,7 @@ impl Element for Scripted {
                 Seen::Message { origin: origin.clone(), bytes: bytes.to_vec() }
             }
             Input::Located { ticket, .. } => Seen::Located(ticket),
-            Input::Sent { token, conn } => Seen::Sent(token, conn),
+            Input::Sent { token, conn, .. } => Seen::Sent(token, conn),
             Input::SendFailed { token, failure } => Seen::Failed(token, failure),
             Input::Undeliverable { to, payload } => Seen::Undeliverable { to, payload: payload.to_vec() },
             Input::ConnectionClosed { conn } => Seen::Closed(conn),
