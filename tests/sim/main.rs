@@ -7,3 +7,5 @@ mod failover;
 mod msg;
 mod rig;
 mod zone;
+mod seeds;
+mod world;
