@@ -24,7 +24,7 @@ use crate::wire::Limits;
 
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
-use super::events::EventLog;
+use super::events::{EventLog, PeerNames};
 use super::pool::Pool;
 use super::sys::{BATCH, SendBatch};
 use super::udp::UdpSocket;
@@ -59,6 +59,8 @@ pub(super) struct Node<E> {
     pub(super) secret: u64,
     /// Where the timer grid begins.
     pub(super) epoch: Instant,
+    /// What the log calls the peers.
+    pub(super) peers: PeerNames,
 }
 
 /// One shard, and the worker's appointment with it.
@@ -330,7 +332,7 @@ impl<E: Element> Worker<E> {
                     self.enter(shard, now, Input::Update(Update::Health(instance, seen)));
                 }
             }
-            Step::Tell(event) => self.log.borrow_mut().tell(&event, now, self.counters()),
+            Step::Tell(event) => self.log.borrow_mut().tell(&event, now, self.counters(), &self.node.peers),
             Step::Sent(token, conn) => {
                 if let Some(shard) = self.node.shard_of_token(token) {
                     self.enter(shard, now, Input::Sent { token, conn });

@@ -5,7 +5,7 @@
 //! under the lock of the shard that owns its call ([`driver`]). Worker `i` keeps the timers of
 //! shard `i`. Datagrams go in and out in batches ([`udp`]); a stream connection lives as one task
 //! on the worker that accepted or opened it ([`stream`], [`dial`]) and is known to all through a
-//! registry ([`pool`]).
+//! registry ([`pool`]). [`node`] puts it all together; [`probe`] sends OPTIONS to peers that want it.
 
 mod counters;
 mod dial;
@@ -15,7 +15,11 @@ mod element;
 mod events;
 mod glue;
 mod listen;
+pub mod log;
+pub mod node;
 mod pool;
+mod probe;
+pub mod secret;
 mod stream;
 mod sys;
 #[cfg(test)]
@@ -92,6 +96,7 @@ pub fn start<E: Element>(
         stop: watch::Sender::new(false),
         secret,
         epoch: Instant::now(),
+        peers: Default::default(),
     });
     let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
     let (report, reports) = std::sync::mpsc::channel();
@@ -153,6 +158,11 @@ impl<E: Element> Handle<E> {
     /// `None`: no such shard.
     pub fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut E) -> R) -> Option<R> {
         self.node.slots.get(shard).map(|slot| f(&mut *slot.lock()))
+    }
+
+    /// What the log calls the peers, by their numbers.
+    pub fn name_peers(&self, names: Vec<Arc<str>>) {
+        self.node.peers.store(Arc::new(names));
     }
 
     /// Stops accepting, lets connections write what is queued (at most a second and a half), ends

@@ -167,6 +167,7 @@ impl UdpSocket {
         failed: bool,
     ) -> bool {
         let wildcard = self.local.ip().is_unspecified();
+        let mut failures = 0;
         for _ in 0..BATCHES_PER_TURN {
             match room.receive(self.fd.get_ref().as_fd(), wildcard) {
                 Ok(n) => {
@@ -179,11 +180,13 @@ impl UdpSocket {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
                 // An ICMP error of the past, reported here too: its story is in the error queue.
                 Err(_) => {
+                    failures += 1;
                     self.take_errors(worker, errors);
                 }
             }
         }
-        false
+        // Nothing but failures: no error of the past, then, and asking again at once would spin.
+        failures == BATCHES_PER_TURN
     }
 
     fn work_through<E: Element>(&self, worker: &Rc<Worker<E>>, room: &RecvBatch, n: usize) {

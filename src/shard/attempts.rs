@@ -14,7 +14,7 @@ use crate::location::{
     Candidate, Instance, LeftOutReason, Located, Observation, PickReason, Selection, Standing,
 };
 use crate::peering::Party;
-use crate::proxy::decision::AttemptRecord;
+use crate::proxy::decision::{AttemptRecord, Rule};
 use crate::proxy::{
     Attempt, Best, Cancel, Client, Context, Forward, Kind, Live, Pass, Reject, Server, Stage, dialog_peer,
     forward, realm_of,
@@ -185,6 +185,11 @@ impl Core {
         if let Some(record) = live.record.as_mut().and_then(|r| r.legs.get_mut(live.leg)) {
             record.located = Some(Arc::clone(&merged));
             record.answered = Some(now);
+        }
+        if live.plan.rule != Rule::RouteSet
+            && let Some(leg) = live.plan.legs.get(live.leg)
+        {
+            self.stats.locate(now, leg.party.peer(), &merged);
         }
         if policy.config.dns.sticky == Sticky::Ttl {
             live.seed = self.call_hash.hash_one((&merged.key.host, merged.key.port));
@@ -503,6 +508,12 @@ impl Core {
         failure: SendFailure,
     ) {
         let Some(attempt) = context.attempts.get_mut(at) else { return };
+        if attempt.ringing && attempt.stage != Stage::Ended && context.kind == Kind::Invite {
+            // It is our CANCEL that got lost. The call has rung there and goes nowhere else; whether an answer
+            // comes, timer C or the wait for the end of the CANCEL will show.
+            let (instance, to) = (attempt.instance(), attempt.to);
+            return self.observe(now, to.peer(), instance, Observation::Unreachable(failure));
+        }
         match &mut attempt.client {
             Client::Invite(m) => m.on_transport_error(&mut self.fx),
             Client::NonInvite(m) => m.on_transport_error(&mut self.fx),

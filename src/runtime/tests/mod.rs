@@ -37,7 +37,9 @@ enum Seen {
 
 /// What all elements of a node have seen, with the shard's number, and when.
 #[derive(Clone, Default)]
-struct Record(Arc<(Mutex<Vec<(usize, Seen)>>, Condvar)>);
+struct Record(Arc<(Mutex<Log>, Condvar)>);
+
+type Log = Vec<(usize, Seen)>;
 
 impl Record {
     fn push(&self, shard: usize, seen: Seen) {
