@@ -156,7 +156,8 @@ def refused(w):
 
 
 def drop(w, _):
-    w.nft(f"table ip gone {{ chain in {{ type filter hook input priority 0; ip daddr {ONE} drop; ip saddr {ONE} drop; }} }}")
+    w.nft(f"add table ip gone\nadd chain ip gone in {{ type filter hook input priority 0; }}\n"
+          f"add rule ip gone in ip daddr {ONE} drop\nadd rule ip gone in ip saddr {ONE} drop\n")
     return time.time()
 
 
@@ -248,7 +249,11 @@ def dns_outage(w):
     wire = w.finish()
     w.figures["calls"] = n
     times = setup_times(w, wire)
-    w.expect(times and times[-1] < 100, f"an INVITE waited for the DNS: {w.figures.get('held_ms_max')} ms")
+    # While an old answer is at hand, the DNS gets half a second, once; after that it is asked in the background.
+    waited = [t for t in times if t > 20]
+    w.figures["waited_for_dns"] = len(waited)
+    w.expect(times and times[-1] < 600, f"an INVITE waited for the DNS: {w.figures.get('held_ms_max')} ms")
+    w.expect(len(waited) <= rate, f"{len(waited)} INVITEs waited for the DNS")
     w.figures["queries_up"] = sum(not (off[0] < t < off[1] or off[2] < t < off[3]) for t in wire.dns)
     w.figures["queries_down"] = sum(off[0] < t < off[1] or off[2] < t < off[3] for t in wire.dns)
     w.expect(any(t > off[1] for t in wire.dns if t < off[2]), "the DNS was not asked again when it was back")
