@@ -27,7 +27,7 @@ use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
 use super::pool::Pool;
 use super::sys::{BATCH, SendBatch};
-use super::udp::UdpSocket;
+use super::udp::{Kind, UdpSocket};
 
 /// Timers fire on a grid of this width, so that timers close to each other share a wake-up.
 const GRID: Duration = Duration::from_millis(4);
@@ -299,13 +299,12 @@ impl<E: Element> Worker<E> {
             return;
         }
         loop {
+            self.flush(Kind::Answers);
             let step = self.steps.borrow_mut().pop_front();
             match step {
                 Some(step) => self.carry_out(step, now),
                 None => {
-                    for socket in self.udp.iter().flatten() {
-                        UdpSocket::flush(socket, self);
-                    }
+                    self.flush(Kind::Requests);
                     if self.steps.borrow().is_empty() {
                         break;
                     }
@@ -313,6 +312,12 @@ impl<E: Element> Worker<E> {
             }
         }
         self.settling.set(false);
+    }
+
+    fn flush(self: &Rc<Self>, kind: Kind) {
+        for socket in self.udp.iter().flatten() {
+            UdpSocket::flush(socket, kind, self);
+        }
     }
 
     fn carry_out(self: &Rc<Self>, step: Step, now: Instant) {
