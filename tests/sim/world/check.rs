@@ -125,7 +125,9 @@ impl Check {
     }
 
     fn try_timeout(&self, to: SocketAddr) -> Duration {
-        self.least(|p| p.sources.find(to.ip()).map_or(p.config.sip.try_timeout, |party| p.try_timeout_to(party)))
+        self.least(|p| {
+            p.sources.find(to.ip()).map_or(p.config.sip.try_timeout, |party| p.try_timeout_to(party))
+        })
     }
 
     pub fn fails_over(&self, to: SocketAddr, status: u16) -> bool {
@@ -216,7 +218,8 @@ impl Check {
     pub fn icmp(&mut self, _now: Instant, to: SocketAddr, payload: &[u8]) {
         let text = String::from_utf8_lossy(payload);
         let whole = text.split_once("\r\n").map_or("", |(_, rest)| rest);
-        let branch = whole.split_once(";branch=").map_or("", |(_, b)| b.split(['\r', ';']).next().unwrap_or(""));
+        let branch =
+            whole.split_once(";branch=").map_or("", |(_, b)| b.split(['\r', ';']).next().unwrap_or(""));
         if let Some(at) = self.by_branch.get(branch).copied()
             && self.attempts[at].to.addr == to
         {
@@ -287,7 +290,12 @@ impl Check {
             // That for a failure whose transaction was gone already: it cannot be told from one for a 2xx.
             return;
         }
-        assert!(came.uri().contains(&hop.remote.to_string()), "an ACK for {} went to {}", came.uri(), hop.remote);
+        assert!(
+            came.uri().contains(&hop.remote.to_string()),
+            "an ACK for {} went to {}",
+            came.uri(),
+            hop.remote
+        );
     }
 
     fn cancel_sent(&mut self, now: Instant, at: usize, hop: &Hop, msg: &Msg) {
@@ -324,7 +332,8 @@ impl Check {
 
     fn attempt_begun(&mut self, now: Instant, shard: &Shard, send: &Send, msg: Msg) {
         let key = (msg.branch(1), msg.method().to_string());
-        let tx = *self.by_request.get(&key).unwrap_or_else(|| panic!("a request out of nothing: {}", msg.start));
+        let tx =
+            *self.by_request.get(&key).unwrap_or_else(|| panic!("a request out of nothing: {}", msg.start));
         let to = Instance { transport: send.hop.transport, addr: send.hop.remote };
         let request = self.txs[tx].request.clone();
         let own = request.uri().ends_with("@example.com");
@@ -384,7 +393,8 @@ impl Check {
             let again = tx.attempts.iter().any(|at| self.attempts[*at].to == *to);
             assert!(!again, "{to} was tried twice");
             let most = self.policies.iter().map(|p| p.config.sip.max_tries as usize).max().unwrap_or(0);
-            let second = |at: &&usize| self.attempts[**at].failed == Some(SendFailure::Closed { reused: true });
+            let second =
+                |at: &&usize| self.attempts[**at].failed == Some(SendFailure::Closed { reused: true });
             let tries = tx.attempts.len() - tx.attempts.iter().filter(second).count();
             assert!(tries < most, "more than {most} tries");
         }
@@ -418,9 +428,13 @@ impl Check {
     pub fn step_end(&mut self) {
         if let Some(expect) = self.expect.first() {
             match expect {
-                Expect::Ack(at) => panic!("no ACK for the {:?} of {}", self.attempts[*at].final_, self.attempts[*at].to),
+                Expect::Ack(at) => {
+                    panic!("no ACK for the {:?} of {}", self.attempts[*at].final_, self.attempts[*at].to)
+                }
                 Expect::Cancel(at) => panic!("no CANCEL for the INVITE at {}", self.attempts[*at].to),
-                Expect::Up(_, bytes) => panic!("this did not go upstream:\n{}", String::from_utf8_lossy(bytes)),
+                Expect::Up(_, bytes) => {
+                    panic!("this did not go upstream:\n{}", String::from_utf8_lossy(bytes))
+                }
             }
         }
     }
