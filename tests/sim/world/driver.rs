@@ -189,7 +189,8 @@ impl World {
         if let (Some(token), true) = (token, send.request) {
             let id = sbe::flow::ConnId(conn);
             self.check.on_conn(token, id);
-            self.input(shard, Input::Sent { token, conn: id });
+            let reused = self.net.conn(conn).is_some_and(|c| !matches!(c.state, ConnState::Connecting));
+            self.input(shard, Input::Sent { token, conn: id, reused });
         }
         let lucky = self.dice.permille(500);
         let latency = self.net.latency();
