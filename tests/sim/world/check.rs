@@ -29,7 +29,9 @@ pub struct Tx {
     pub attempts: Vec<usize>,
     /// What responses to it must look like: those received, our Via off.
     pub received: Vec<Vec<u8>>,
+    /// A 2xx has come from an attempt that was surely alive; from any.
     pub accepted: bool,
+    pub maybe_accepted: bool,
 }
 
 /// A client transaction of the element.
@@ -53,6 +55,8 @@ pub struct Attempt {
     /// It may have ended without our seeing it.
     pub doubtful: bool,
     pub t1: Duration,
+    /// `try_timeout`, as it was then.
+    pub patience: Duration,
     pub ack: Option<Vec<u8>>,
 }
 
@@ -120,16 +124,13 @@ impl Check {
         self.least(|p| p.config.sip.max_tries as usize)
     }
 
-    fn t1(&self, to: SocketAddr) -> Duration {
-        self.least(|p| p.sources.find(to.ip()).map_or(p.timers, |party| p.timers_to(party)).t1)
-    }
-
-    fn try_timeout(&self, to: SocketAddr) -> Duration {
-        self.least(|p| p.sources.find(to.ip()).map_or(p.config.sip.try_timeout, |party| p.try_timeout_to(party)))
-    }
-
-    pub fn fails_over(&self, to: SocketAddr, status: u16) -> bool {
-        self.policies.iter().any(|p| p.sources.find(to.ip()).is_some_and(|party| p.fails_over(party, status)))
+    fn fails_over(policy: &Policy, to: SocketAddr, status: u16) -> bool {
+        let party = policy.sources.find(to.ip());
+        party.map_or(&policy.config.sip.failover_codes, |p| match p.peer().and_then(|p| policy.peer(p)) {
+            Some(peer) => &peer.failover_codes,
+            None => &policy.config.sip.failover_codes,
+        })
+        .contains(&status)
     }
 
     /// Whether a client transaction surely still takes responses.
@@ -165,8 +166,12 @@ impl Check {
             return;
         }
         let key = (branch, msg.method().to_string());
-        if self.by_request.contains_key(&key) {
-            return;
+        if let Some(tx) = self.by_request.get(&key) {
+            // After a jump a transaction may have ended while its sender still repeats the request.
+            let age = now.saturating_duration_since(self.txs[*tx].came);
+            if !self.jumped || age < self.least(|p| p.timers.timeout().min(p.timers.t4)) {
+                return;
+            }
         }
         if key.1 == "CANCEL"
             && let Some(&invite) = self.by_request.get(&(key.0.clone(), "INVITE".to_string()))
@@ -183,6 +188,7 @@ impl Check {
             attempts: Vec::new(),
             received: Vec::new(),
             accepted: false,
+            maybe_accepted: false,
         });
     }
 
@@ -304,7 +310,7 @@ impl Check {
         let tx = &self.txs[a.tx];
         let since = a.rang.unwrap_or(a.sent);
         let timer_c = now >= since + self.timer_c();
-        assert!(tx.cancelled || a.abandoned || tx.accepted || timer_c, "a CANCEL that nobody asked for");
+        assert!(tx.cancelled || a.abandoned || tx.maybe_accepted || timer_c, "a CANCEL that nobody asked for");
         self.attempts[at].cancel = Some((now, msg.raw.clone()));
         self.expect.retain(|e| *e != Expect::Cancel(at));
     }
@@ -331,7 +337,8 @@ impl Check {
         check_request(&request, &msg, own, Self::strips(&request));
         assert!(!self.txs[tx].cancelled, "a new attempt after CANCEL");
         assert!(self.txs[tx].finals.is_empty(), "a new attempt after the final response");
-        let stale = self.may_move_on(now, tx, &to);
+        let policy = shard.policy();
+        let stale = self.may_move_on(now, policy, tx, &to);
         if request.get("route").is_some() {
             let wanted = msg.values("route").first().cloned().unwrap_or_else(|| msg.uri().to_string());
             assert!(wanted.contains(&to.addr.to_string()), "in-dialog to {wanted} went to {to}");
@@ -347,7 +354,9 @@ impl Check {
         if let Some(token) = send.token {
             self.tokens.insert(token.0, at);
         }
-        let t1 = self.t1(to.addr);
+        let party = policy.sources.find(to.addr.ip());
+        let t1 = party.map_or(policy.timers, |p| policy.timers_to(p)).t1;
+        let patience = party.map_or(policy.config.sip.try_timeout.min(t1 * 64), |p| policy.try_timeout_to(p));
         self.attempts.push(Attempt {
             tx,
             msg,
@@ -364,26 +373,27 @@ impl Check {
             abandoned: false,
             doubtful: false,
             t1,
+            patience,
             ack: None,
         });
     }
 
     /// RFC 3263 §4.3 and rule 10: what lets a call go on to the next instance. True for the second try
     /// of the same one after a pooled connection was found dead.
-    fn may_move_on(&self, now: Instant, tx: usize, to: &Instance) -> bool {
+    fn may_move_on(&self, now: Instant, policy: &Policy, tx: usize, to: &Instance) -> bool {
         let tx = &self.txs[tx];
         let Some(last) = tx.attempts.last().map(|at| &self.attempts[*at]) else { return false };
         assert!(last.rang.is_none(), "failover after a provisional above 100");
         let stale = last.failed == Some(SendFailure::Closed { reused: true }) && last.to == *to;
         let silent = last.provisional.is_none() && last.final_.is_none();
-        let waited = now >= last.sent + self.try_timeout(last.to.addr);
-        let refused = last.final_.as_ref().is_some_and(|f| self.fails_over(last.to.addr, f.0));
+        let waited = now >= last.sent + last.patience;
+        let refused = last.final_.as_ref().is_some_and(|f| Self::fails_over(policy, last.to.addr, f.0));
         let in_turn = last.failed.is_some() || refused || (silent && waited);
         assert!(in_turn, "two live attempts: {} is not over, {to} was tried", last.to);
         if !stale {
             let again = tx.attempts.iter().any(|at| self.attempts[*at].to == *to);
             assert!(!again, "{to} was tried twice");
-            let most = self.policies.iter().map(|p| p.config.sip.max_tries as usize).max().unwrap_or(0);
+            let most = policy.config.sip.max_tries as usize;
             let second = |at: &&usize| self.attempts[**at].failed == Some(SendFailure::Closed { reused: true });
             let tries = tx.attempts.len() - tx.attempts.iter().filter(second).count();
             assert!(tries < most, "more than {most} tries");

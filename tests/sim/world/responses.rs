@@ -50,6 +50,7 @@ impl Check {
         if invite && status < 300 {
             a.accepted.get_or_insert(now);
         }
+        self.txs[tx].maybe_accepted |= invite && status < 300;
         if !alive {
             return;
         }
