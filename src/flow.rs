@@ -56,9 +56,7 @@ impl Transport {
 
     /// From a `transport` parameter or a Via token, in any case.
     pub fn from_token(token: &[u8]) -> Option<Self> {
-        Self::ALL
-            .into_iter()
-            .find(|t| token.eq_ignore_ascii_case(t.param().as_bytes()))
+        Self::ALL.into_iter().find(|t| token.eq_ignore_ascii_case(t.param().as_bytes()))
     }
 }
 

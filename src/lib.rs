@@ -1,5 +1,7 @@
 //! A SIP peering border element: a stateful SIP proxy at the edge between a provider's core and its peers.
 
+pub mod admin;
+pub mod cli;
 pub mod config;
 pub mod flow;
 pub mod location;

@@ -1,2 +1,9 @@
 //! The `sbe` binary: everything lives in the library.
-fn main() {}
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    sbe::cli::run(sbe::cli::Cli::parse())
+}

@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use sbe::config::{Config, parse};
 
 fn toml_files(folder: &str) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> =
-        std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .filter(|path| path.extension().is_some_and(|e| e == "toml"))
-            .collect();
+    let mut files: Vec<PathBuf> = std::fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "toml"))
+        .collect();
     files.sort();
     files
 }
@@ -42,14 +41,9 @@ fn every_example_loads_without_errors_or_warnings() {
                 let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
                 assert!(lines.is_empty(), "{}", lines.join("\n"));
             }
-            Err(errors) => panic!(
-                "{}",
-                errors
-                    .iter()
-                    .map(ToString::to_string)
-                    .collect::<Vec<_>>()
-                    .join("\n")
-            ),
+            Err(errors) => {
+                panic!("{}", errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
+            }
         }
     }
 }
@@ -70,10 +64,7 @@ fn every_bad_example_gives_exactly_the_errors_beside_it() {
         }
         let expected = std::fs::read_to_string(&beside).unwrap_or_default();
         if found != expected || found.is_empty() {
-            differences.push(format!(
-                "{}: expected\n{expected}found\n{found}",
-                name(&path)
-            ));
+            differences.push(format!("{}: expected\n{expected}found\n{found}", name(&path)));
         }
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
@@ -118,15 +109,12 @@ fn lines(text: &str) -> impl Iterator<Item = Line<'_>> {
 /// The key of `key = value`.
 fn key_of(line: &str) -> Option<&str> {
     let key = line.split_once(" = ")?.0;
-    key.bytes()
-        .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_')
-        .then_some(key)
+    key.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_').then_some(key)
 }
 
 /// The title of a table's head.
 fn title_of(line: &str) -> Option<&str> {
-    line.starts_with('[')
-        .then(|| line.split('#').next().unwrap_or_default().trim())
+    line.starts_with('[').then(|| line.split('#').next().unwrap_or_default().trim())
 }
 
 #[test]
@@ -175,12 +163,7 @@ fn the_reference_with_everything_in_it_loads_and_its_defaults_change_nothing_the
     let (with, without) = (build(true), build(false));
     assert_eq!(with, without);
     let peer = with.peers.first().unwrap();
-    assert!(
-        with.tls.is_some()
-            && peer.probe.is_some()
-            && peer.next_hop.is_some()
-            && !with.routes.is_empty()
-    );
+    assert!(with.tls.is_some() && peer.probe.is_some() && peer.next_hop.is_some() && !with.routes.is_empty());
 }
 
 #[test]
@@ -194,29 +177,15 @@ fn the_reference_names_every_key_of_every_table() {
             table = title.to_owned();
             written.entry(table.clone()).or_default();
         } else if let Some(key) = key_of(rest) {
-            written
-                .entry(table.clone())
-                .or_default()
-                .insert(key.to_owned());
+            written.entry(table.clone()).or_default().insert(key.to_owned());
         }
     }
     for (title, keys) in sbe::config::known_keys() {
-        let title = if title == "probe" {
-            "[peer.probe]"
-        } else {
-            title
-        };
-        let found = written
-            .get(title)
-            .unwrap_or_else(|| panic!("{title} is missing"));
+        let title = if title == "probe" { "[peer.probe]" } else { title };
+        let found = written.get(title).unwrap_or_else(|| panic!("{title} is missing"));
         for key in keys {
-            let as_table = written
-                .keys()
-                .any(|t| t.trim_matches(['[', ']']).ends_with(&format!(".{key}")));
-            assert!(
-                found.contains(*key) || as_table,
-                "{key} of {title} is missing"
-            );
+            let as_table = written.keys().any(|t| t.trim_matches(['[', ']']).ends_with(&format!(".{key}")));
+            assert!(found.contains(*key) || as_table, "{key} of {title} is missing");
         }
     }
 }

@@ -16,10 +16,7 @@ const GOOD: Observation = Observation::ProbeGood { up_after: 2 };
 const BAD: Observation = Observation::ProbeBad { down_after: 3 };
 
 fn at(n: u32) -> Instance {
-    Instance {
-        transport: Transport::Udp,
-        addr: (std::net::Ipv4Addr::from(n), 5060).into(),
-    }
+    Instance { transport: Transport::Udp, addr: (std::net::Ipv4Addr::from(n), 5060).into() }
 }
 
 fn ms(n: u64) -> Duration {
@@ -29,10 +26,7 @@ fn ms(n: u64) -> Duration {
 /// A script in milliseconds: what is seen when.
 fn play(script: &[(u64, Observation)]) -> (Health, Instant, Vec<Option<Change>>) {
     let (mut h, t0) = (health(), Instant::now());
-    let changes = script
-        .iter()
-        .map(|(t, o)| h.observe(t0 + ms(*t), at(1), *o))
-        .collect();
+    let changes = script.iter().map(|(t, o)| h.observe(t0 + ms(*t), at(1), *o)).collect();
     (h, t0, changes)
 }
 
@@ -45,10 +39,7 @@ fn what_counts_as_a_failure() {
         (vec![OTHER], false),
         (vec![OTHER, OTHER], false),
         (vec![OTHER, OTHER, OTHER], true),
-        (
-            vec![OTHER, OTHER, Observation::Answered, OTHER, OTHER],
-            false,
-        ),
+        (vec![OTHER, OTHER, Observation::Answered, OTHER, OTHER], false),
         (vec![OTHER, OTHER, Observation::Unavailable, OTHER], false),
         (vec![lost(SendFailure::Icmp)], true),
         (vec![lost(SendFailure::ConnectRefused)], true),
@@ -63,10 +54,7 @@ fn what_counts_as_a_failure() {
         (vec![after(0)], false),
         (vec![Observation::Unavailable; 9], false),
         (vec![Observation::Answered], false),
-        (
-            vec![Observation::TrialBegun, Observation::TrialAbandoned],
-            false,
-        ),
+        (vec![Observation::TrialBegun, Observation::TrialAbandoned], false),
         (vec![BAD, BAD], false),
         (vec![BAD, BAD, BAD], true),
         (vec![BAD, BAD, GOOD, BAD, BAD], false),
@@ -80,45 +68,25 @@ fn what_counts_as_a_failure() {
         assert_eq!(h.standing(t0, &at(1)) != Standing::Up, down, "{script:?}");
         let last = changes.iter().flatten().next_back();
         assert_eq!(last.is_some_and(|c| !c.up), down, "{script:?}: {changes:?}");
-        assert_eq!(
-            h.standing(t0, &at(2)),
-            Standing::Up,
-            "others are not touched"
-        );
+        assert_eq!(h.standing(t0, &at(2)), Standing::Up, "others are not touched");
     }
 }
 
 #[test]
 fn news_tells_what_changed_and_why_and_only_then() {
-    let (_, _, changes) = play(&[
-        (0, INVITE),
-        (10, INVITE),
-        (20, Observation::Answered),
-        (30, Observation::Answered),
-    ]);
+    let (_, _, changes) =
+        play(&[(0, INVITE), (10, INVITE), (20, Observation::Answered), (30, Observation::Answered)]);
     assert_eq!(
         changes,
         [
-            Some(Change {
-                up: false,
-                reason: "silence"
-            }),
+            Some(Change { up: false, reason: "silence" }),
             None,
-            Some(Change {
-                up: true,
-                reason: "answered"
-            }),
+            Some(Change { up: true, reason: "answered" }),
             None
         ]
     );
     let (_, _, changes) = play(&[(0, Observation::Unreachable(SendFailure::Icmp))]);
-    assert_eq!(
-        changes,
-        [Some(Change {
-            up: false,
-            reason: "icmp"
-        })]
-    );
+    assert_eq!(changes, [Some(Change { up: false, reason: "icmp" })]);
 }
 
 #[test]
@@ -126,32 +94,20 @@ fn the_hold_down_doubles_with_each_failed_trial_up_to_its_cap() {
     let (mut h, mut now, _) = play(&[(0, INVITE)]);
     for seconds in [2u64, 4, 8, 16, 32, 60, 60, 60] {
         let hold = Duration::from_secs(seconds);
-        assert_eq!(
-            h.standing(now, &at(1)),
-            Standing::Down { until: now + hold }
-        );
-        assert!(
-            !h.claim_trial(now + hold - ms(1), &at(1)),
-            "not before its time"
-        );
+        assert_eq!(h.standing(now, &at(1)), Standing::Down { until: now + hold });
+        assert!(!h.claim_trial(now + hold - ms(1), &at(1)), "not before its time");
         now += hold;
         assert_eq!(h.standing(now, &at(1)), Standing::Trial);
         assert!(h.claim_trial(now, &at(1)));
         now += ms(500);
         // On trial one silence of any request is enough.
-        assert_eq!(
-            h.observe(now, at(1), OTHER),
-            None,
-            "it has been down all the time"
-        );
+        assert_eq!(h.observe(now, at(1), OTHER), None, "it has been down all the time");
     }
     h.observe(now, at(1), Observation::Answered);
     h.observe(now, at(1), INVITE);
     assert_eq!(
         h.standing(now, &at(1)),
-        Standing::Down {
-            until: now + Duration::from_secs(2)
-        },
+        Standing::Down { until: now + Duration::from_secs(2) },
         "from the start again"
     );
 }
@@ -159,20 +115,10 @@ fn the_hold_down_doubles_with_each_failed_trial_up_to_its_cap() {
 #[test]
 fn failures_of_requests_already_under_way_are_one_failure() {
     let (h, t0, _) = play(&[(0, INVITE), (10, INVITE), (900, INVITE), (1900, INVITE)]);
-    assert_eq!(
-        h.standing(t0 + ms(1900), &at(1)),
-        Standing::Down {
-            until: t0 + ms(2000)
-        }
-    );
+    assert_eq!(h.standing(t0 + ms(1900), &at(1)), Standing::Down { until: t0 + ms(2000) });
     // One that ends after the hold-down is news that it is still not there, but no failed trial.
     let (h, t0, _) = play(&[(0, INVITE), (2500, INVITE)]);
-    assert_eq!(
-        h.standing(t0 + ms(2500), &at(1)),
-        Standing::Down {
-            until: t0 + ms(4500)
-        }
-    );
+    assert_eq!(h.standing(t0 + ms(2500), &at(1)), Standing::Down { until: t0 + ms(4500) });
 }
 
 #[test]
@@ -182,15 +128,8 @@ fn one_trial_at_a_time_and_none_blocks_for_ever() {
     assert!(h.claim_trial(now, &at(1)));
     assert!(!h.claim_trial(now, &at(1)));
     let end = now + ms(3000);
-    assert_eq!(
-        h.standing(now + ms(2999), &at(1)),
-        Standing::Down { until: end }
-    );
-    assert_eq!(
-        h.standing(end, &at(1)),
-        Standing::Trial,
-        "the claim has run out"
-    );
+    assert_eq!(h.standing(now + ms(2999), &at(1)), Standing::Down { until: end });
+    assert_eq!(h.standing(end, &at(1)), Standing::Trial, "the claim has run out");
     assert!(h.claim_trial(end, &at(1)));
     // Cancelled, or answered by a 503 that says nothing: the next request may try at once.
     for over in [Observation::TrialAbandoned, Observation::Unavailable] {
@@ -207,63 +146,24 @@ fn one_trial_at_a_time_and_none_blocks_for_ever() {
 fn retry_after_is_kept_up_to_its_cap_and_then_tried() {
     let seconds = |s| Observation::RetryAfter(Duration::from_secs(s));
     let (h, t0, _) = play(&[(0, seconds(30))]);
-    assert_eq!(
-        h.standing(t0, &at(1)),
-        Standing::Down {
-            until: t0 + ms(30_000)
-        }
-    );
+    assert_eq!(h.standing(t0, &at(1)), Standing::Down { until: t0 + ms(30_000) });
     assert_eq!(h.standing(t0 + ms(30_000), &at(1)), Standing::Trial);
     let (h, t0, _) = play(&[(0, seconds(1_000_000))]);
-    assert_eq!(
-        h.standing(t0, &at(1)),
-        Standing::Down {
-            until: t0 + ms(3_600_000)
-        }
-    );
+    assert_eq!(h.standing(t0, &at(1)), Standing::Down { until: t0 + ms(3_600_000) });
     let (h, t0, _) = play(&[(0, seconds(30)), (0, seconds(5)), (0, INVITE)]);
-    assert_eq!(
-        h.standing(t0, &at(1)),
-        Standing::Down {
-            until: t0 + ms(30_000)
-        },
-        "the longer one holds"
-    );
+    assert_eq!(h.standing(t0, &at(1)), Standing::Down { until: t0 + ms(30_000) }, "the longer one holds");
 }
 
 #[test]
 fn what_probes_took_out_only_probes_bring_back() {
-    let (mut h, t0, changes) = play(&[
-        (0, BAD),
-        (1, BAD),
-        (2, BAD),
-        (3, Observation::Answered),
-        (4, GOOD),
-        (5, BAD),
-        (6, GOOD),
-    ]);
-    assert_eq!(
-        changes[2],
-        Some(Change {
-            up: false,
-            reason: "probe_failed"
-        })
-    );
+    let (mut h, t0, changes) =
+        play(&[(0, BAD), (1, BAD), (2, BAD), (3, Observation::Answered), (4, GOOD), (5, BAD), (6, GOOD)]);
+    assert_eq!(changes[2], Some(Change { up: false, reason: "probe_failed" }));
     assert!(changes[3..].iter().all(Option::is_none));
     let late = t0 + Duration::from_secs(3600);
-    assert_eq!(
-        h.standing(late, &at(1)),
-        Standing::ProbedDown,
-        "however long it takes"
-    );
+    assert_eq!(h.standing(late, &at(1)), Standing::ProbedDown, "however long it takes");
     assert!(!h.claim_trial(late, &at(1)), "no trial");
-    assert_eq!(
-        h.observe(late, at(1), GOOD),
-        Some(Change {
-            up: true,
-            reason: "probe_answered"
-        })
-    );
+    assert_eq!(h.observe(late, at(1), GOOD), Some(Change { up: true, reason: "probe_answered" }));
     assert_eq!(h.standing(late, &at(1)), Standing::Up);
     assert!(h.is_clean(&at(1)) && h.is_empty());
 }
@@ -292,11 +192,7 @@ fn sweeping_forgets_what_no_longer_matters() {
     assert_eq!(h.len(), 3, "the lone silence");
     h.sweep(t0 + ms(62_000));
     assert_eq!(h.len(), 2, "a minute after its hold-down");
-    let standings: Vec<_> = h
-        .iter_sorted(t0)
-        .into_iter()
-        .map(|(i, s)| (i, s.label()))
-        .collect();
+    let standings: Vec<_> = h.iter_sorted(t0).into_iter().map(|(i, s)| (i, s.label())).collect();
     assert_eq!(standings, [(at(3), "probed_down"), (at(4), "down")]);
     h.sweep(t0 + Duration::from_secs(25 * 3600));
     assert!(h.is_empty());
@@ -309,15 +205,8 @@ fn the_table_is_bounded() {
         h.observe(t0, at(n), INVITE);
     }
     assert_eq!(h.len(), MAX_INSTANCES);
-    assert_eq!(
-        h.standing(t0, &at(0)).label(),
-        "down",
-        "what is known stays"
-    );
+    assert_eq!(h.standing(t0, &at(0)).label(), "down", "what is known stays");
     let later = t0 + Duration::from_secs(120);
-    assert!(
-        h.observe(later, at(u32::MAX), INVITE).is_some(),
-        "room is made of what ran out"
-    );
+    assert!(h.observe(later, at(u32::MAX), INVITE).is_some(), "room is made of what ran out");
     assert_eq!(h.len(), 1);
 }

@@ -86,8 +86,18 @@ fn no_module_uses_a_layer_above_its_own() {
 #[test]
 fn the_pure_layers_know_no_clock_no_socket_no_task_and_no_lock() {
     let forbidden = [
-        "Instant::now", "SystemTime", "tokio", "std::net::TcpStream", "UdpSocket", "std::thread", "Mutex",
-        "RwLock", "rand::rng()", "thread_rng", "println!", "tracing::",
+        "Instant::now",
+        "SystemTime",
+        "tokio",
+        "std::net::TcpStream",
+        "UdpSocket",
+        "std::thread",
+        "Mutex",
+        "RwLock",
+        "rand::rng()",
+        "thread_rng",
+        "println!",
+        "tracing::",
     ];
     let mut wrong = BTreeSet::new();
     for (module, text, path) in sources() {

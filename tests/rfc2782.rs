@@ -17,18 +17,7 @@ mod zone;
 use zone::{health, key};
 
 const EXACT: SrvSelection = SrvSelection::Exact;
-const SEEDS: [u64; 10] = [
-    1,
-    2,
-    3,
-    5,
-    8,
-    13,
-    21,
-    0xdead_beef,
-    u64::MAX,
-    0x0123_4567_89ab_cdef,
-];
+const SEEDS: [u64; 10] = [1, 2, 3, 5, 8, 13, 21, 0xdead_beef, u64::MAX, 0x0123_4567_89ab_cdef];
 
 /// A seed for the `i`th request of a run.
 fn seed(run: u64, i: u64) -> u64 {
@@ -44,35 +33,17 @@ fn addr(n: u32) -> IpAddr {
 fn tier(priority: u16, first: u32, weights: &[u16]) -> Tier {
     let server = |(i, w): (usize, &u16)| {
         let n = first + u32::try_from(i).unwrap();
-        Server::new(
-            Transport::Udp,
-            format!("s{n}").into(),
-            5060,
-            *w,
-            SmallVec::from_slice(&[addr(n)]),
-        )
+        Server::new(Transport::Udp, format!("s{n}").into(), 5060, *w, SmallVec::from_slice(&[addr(n)]))
     };
-    Tier::new(
-        None,
-        priority,
-        weights.iter().enumerate().map(server).collect(),
-    )
+    Tier::new(None, priority, weights.iter().enumerate().map(server).collect())
 }
 
 fn located(tiers: Vec<Tier>, now: Instant) -> Arc<Located> {
-    Arc::new(Located::from_tiers(
-        key("sip:d"),
-        tiers,
-        Outcome::Found,
-        now + Duration::from_secs(60),
-    ))
+    Arc::new(Located::from_tiers(key("sip:d"), tiers, Outcome::Found, now + Duration::from_secs(60)))
 }
 
 fn udp(n: u32) -> Instance {
-    Instance {
-        transport: Transport::Udp,
-        addr: (addr(n), 5060).into(),
-    }
+    Instance { transport: Transport::Udp, addr: (addr(n), 5060).into() }
 }
 
 fn all(
@@ -87,10 +58,7 @@ fn all(
 }
 
 fn first(located: &Arc<Located>, seed: u64, now: Instant, health: &mut Health) -> Instance {
-    Selection::new(Arc::clone(located), seed, EXACT)
-        .next(now, health, None, &|_| None)
-        .unwrap()
-        .instance
+    Selection::new(Arc::clone(located), seed, EXACT).next(now, health, None, &|_| None).unwrap().instance
 }
 
 /// How often each server comes first, in percent, over `n` requests.
@@ -103,31 +71,18 @@ fn shares(weights: &[u16], mode: SrvSelection, run: u64, n: u64) -> Vec<f64> {
         let mut s = Selection::new(Arc::clone(&located), seed(run, i), mode);
         counts[usize::from(s.next(now, &mut health, None, &|_| None).unwrap().server)] += 1;
     }
-    counts
-        .iter()
-        .map(|c| 100.0 * *c as f64 / n as f64)
-        .collect()
+    counts.iter().map(|c| 100.0 * *c as f64 / n as f64).collect()
 }
 
 fn near(shares: &[f64], want: &[f64], within: f64) {
     assert_eq!(shares.len(), want.len());
-    assert!(
-        shares
-            .iter()
-            .zip(want)
-            .all(|(s, w)| (s - w).abs() <= within),
-        "{shares:?}, not {want:?}"
-    );
+    assert!(shares.iter().zip(want).all(|(s, w)| (s - w).abs() <= within), "{shares:?}, not {want:?}");
 }
 
 #[test]
 fn weights_3_2_1_give_their_shares_for_every_seed() {
     for run in SEEDS {
-        near(
-            &shares(&[3, 2, 1], EXACT, run, 60_000),
-            &[50.0, 33.33, 16.67],
-            1.0,
-        );
+        near(&shares(&[3, 2, 1], EXACT, run, 60_000), &[50.0, 33.33, 16.67], 1.0);
     }
 }
 
@@ -135,16 +90,8 @@ fn weights_3_2_1_give_their_shares_for_every_seed() {
 fn equal_weights_and_zeros_alone_are_drawn_evenly() {
     for run in SEEDS {
         near(&shares(&[1, 1], EXACT, run, 20_000), &[50.0, 50.0], 1.5);
-        near(
-            &shares(&[0, 0, 0], EXACT, run, 20_000),
-            &[33.3, 33.3, 33.3],
-            1.5,
-        );
-        near(
-            &shares(&[65535; 3], EXACT, run, 20_000),
-            &[33.3, 33.3, 33.3],
-            1.5,
-        );
+        near(&shares(&[0, 0, 0], EXACT, run, 20_000), &[33.3, 33.3, 33.3], 1.5);
+        near(&shares(&[65535; 3], EXACT, run, 20_000), &[33.3, 33.3, 33.3], 1.5);
     }
 }
 
@@ -158,9 +105,7 @@ fn a_zero_among_others_gets_a_small_share_and_never_none() {
 
 #[test]
 fn many_servers_are_drawn_as_exactly_as_few() {
-    let weights: Vec<u16> = (0..1000)
-        .map(|i| if i % 10 == 0 { 91 } else { 1 })
-        .collect();
+    let weights: Vec<u16> = (0..1000).map(|i| if i % 10 == 0 { 91 } else { 1 }).collect();
     let s = shares(&weights, EXACT, 3, 60_000);
     let heavy: f64 = s.iter().step_by(10).sum();
     assert!((heavy - 91.0).abs() < 1.0, "{heavy}");
@@ -169,38 +114,21 @@ fn many_servers_are_drawn_as_exactly_as_few() {
 #[test]
 fn the_procedure_to_the_letter_has_the_bias_that_the_letter_has() {
     // A number from 0 to 2 inclusive against running sums 1 and 2: two thirds for the first.
-    near(
-        &shares(&[1, 1], SrvSelection::Rfc2782, 1, 60_000),
-        &[66.7, 33.3],
-        1.0,
-    );
-    near(
-        &shares(&[0, 0, 0, 0], SrvSelection::Rfc2782, 1, 60_000),
-        &[25.0; 4],
-        1.0,
-    );
+    near(&shares(&[1, 1], SrvSelection::Rfc2782, 1, 60_000), &[66.7, 33.3], 1.0);
+    near(&shares(&[0, 0, 0, 0], SrvSelection::Rfc2782, 1, 60_000), &[25.0; 4], 1.0);
     // 0 of 0..=3 hits the zero one.
-    near(
-        &shares(&[3, 0], SrvSelection::Rfc2782, 1, 60_000),
-        &[75.0, 25.0],
-        1.0,
-    );
+    near(&shares(&[3, 0], SrvSelection::Rfc2782, 1, 60_000), &[75.0, 25.0], 1.0);
 }
 
 #[test]
 fn the_second_choice_follows_the_weights_of_the_rest() {
     let now = Instant::now();
     // A hundred zeros weigh as much as one server of weight 1.
-    for (weights, expect) in [
-        (vec![6u16, 3, 1], 0.75),
-        ([vec![6u16, 3, 1], vec![0; 100]].concat(), 0.6),
-    ] {
+    for (weights, expect) in [(vec![6u16, 3, 1], 0.75), ([vec![6u16, 3, 1], vec![0; 100]].concat(), 0.6)] {
         let located = located(vec![tier(1, 0, &weights)], now);
         let mut health = health();
         health.observe(now, udp(0), Observation::Silence { invite: true });
-        let hits = (0..20_000)
-            .filter(|i| first(&located, seed(4, *i), now, &mut health) == udp(1))
-            .count();
+        let hits = (0..20_000).filter(|i| first(&located, seed(4, *i), now, &mut health) == udp(1)).count();
         let share = hits as f64 / 20_000.0;
         assert!((share - expect).abs() < 0.05, "{share}");
     }
@@ -209,14 +137,7 @@ fn the_second_choice_follows_the_weights_of_the_rest() {
 #[test]
 fn one_seed_gives_one_order() {
     let now = Instant::now();
-    let located = located(
-        vec![
-            tier(1, 0, &[5; 20]),
-            tier(2, 100, &[1, 2, 3]),
-            tier(3, 200, &[1; 80]),
-        ],
-        now,
-    );
+    let located = located(vec![tier(1, 0, &[5; 20]), tier(2, 100, &[1, 2, 3]), tier(3, 200, &[1; 80])], now);
     for mode in [EXACT, SrvSelection::Rfc2782] {
         let one = all(&located, 42, mode, now, &mut health());
         assert_eq!(one, all(&located, 42, mode, now, &mut health()));
@@ -232,14 +153,9 @@ fn every_address_of_a_server_comes_before_the_next_server() {
         Server::new(Transport::Udp, format!("s{n}").into(), 5060, 1, addrs)
     };
     let located = located(vec![Tier::new(None, 1, vec![server(10), server(20)])], now);
-    let order: Vec<Instance> = all(&located, 9, EXACT, now, &mut health())
-        .iter()
-        .map(|c| c.instance)
-        .collect();
-    let either = [
-        vec![udp(10), udp(11), udp(20), udp(21)],
-        vec![udp(20), udp(21), udp(10), udp(11)],
-    ];
+    let order: Vec<Instance> =
+        all(&located, 9, EXACT, now, &mut health()).iter().map(|c| c.instance).collect();
+    let either = [vec![udp(10), udp(11), udp(20), udp(21)], vec![udp(20), udp(21), udp(10), udp(11)]];
     assert!(either.contains(&order), "{order:?}");
 }
 
@@ -258,10 +174,8 @@ fn two_names_for_one_address_are_one_candidate() {
         now,
     );
     for i in 0..50 {
-        let got: Vec<Instance> = all(&located, i, EXACT, now, &mut health())
-            .iter()
-            .map(|c| c.instance)
-            .collect();
+        let got: Vec<Instance> =
+            all(&located, i, EXACT, now, &mut health()).iter().map(|c| c.instance).collect();
         assert_eq!(got.len(), 3, "{got:?}");
     }
 }
@@ -274,11 +188,7 @@ fn a_call_stays_with_its_server_when_others_vanish_or_go_down() {
         vec![Tier::new(
             None,
             1,
-            tier(1, 0, &[4, 1, 0, 7, 2])
-                .servers
-                .into_iter()
-                .filter(|s| s.weight != 7)
-                .collect(),
+            tier(1, 0, &[4, 1, 0, 7, 2]).servers.into_iter().filter(|s| s.weight != 7).collect(),
         )],
         now,
     );
@@ -288,10 +198,7 @@ fn a_call_stays_with_its_server_when_others_vanish_or_go_down() {
     let mut moved = BTreeMap::new();
     for i in 0..2000 {
         let before = first(&full, seed(1, i), now, &mut well);
-        for after in [
-            first(&full, seed(1, i), now, &mut ill),
-            first(&less, seed(1, i), now, &mut well),
-        ] {
+        for after in [first(&full, seed(1, i), now, &mut ill), first(&less, seed(1, i), now, &mut well)] {
             if before == udp(3) {
                 *moved.entry(after).or_insert(0) += 1;
             } else {
@@ -316,18 +223,12 @@ fn a_call_stays_with_its_server_when_others_vanish_or_go_down() {
 #[test]
 fn what_is_down_comes_after_all_tiers_in_the_usual_order() {
     let now = Instant::now();
-    let located = located(
-        vec![tier(1, 0, &[1]), tier(2, 1, &[1]), tier(3, 2, &[1])],
-        now,
-    );
+    let located = located(vec![tier(1, 0, &[1]), tier(2, 1, &[1]), tier(3, 2, &[1])], now);
     let mut h = health();
     h.observe(now, udp(0), Observation::Silence { invite: true });
     h.observe(now, udp(1), Observation::ProbeBad { down_after: 1 });
     let got = all(&located, 1, EXACT, now, &mut h);
-    let order: Vec<_> = got
-        .iter()
-        .map(|c| (c.instance, c.standing.label(), c.reason.label()))
-        .collect();
+    let order: Vec<_> = got.iter().map(|c| (c.instance, c.standing.label(), c.reason.label())).collect();
     assert_eq!(
         order,
         [
@@ -338,10 +239,7 @@ fn what_is_down_comes_after_all_tiers_in_the_usual_order() {
     );
     // All down: the usual order.
     h.observe(now, udp(2), Observation::Silence { invite: true });
-    let order: Vec<Instance> = all(&located, 1, EXACT, now, &mut h)
-        .iter()
-        .map(|c| c.instance)
-        .collect();
+    let order: Vec<Instance> = all(&located, 1, EXACT, now, &mut h).iter().map(|c| c.instance).collect();
     assert_eq!(order, [udp(0), udp(1), udp(2)]);
 }
 
@@ -353,15 +251,10 @@ fn exactly_one_request_tries_a_half_open_instance() {
     h.observe(now, udp(0), Observation::Silence { invite: true });
     let later = now + Duration::from_secs(2);
     let pick = |h: &mut Health, at| {
-        Selection::new(Arc::clone(&located), 1, EXACT)
-            .next(at, h, None, &|_| None)
-            .unwrap()
+        Selection::new(Arc::clone(&located), 1, EXACT).next(at, h, None, &|_| None).unwrap()
     };
     let trial = pick(&mut h, later);
-    assert_eq!(
-        (trial.instance, trial.standing, trial.reason),
-        (udp(0), Standing::Trial, PickReason::Trial)
-    );
+    assert_eq!((trial.instance, trial.standing, trial.reason), (udp(0), Standing::Trial, PickReason::Trial));
     for _ in 0..5 {
         assert_eq!(pick(&mut h, later).instance, udp(1));
     }
@@ -381,10 +274,7 @@ fn what_must_be_avoided_is_not_even_a_last_resort() {
     assert_eq!(s.next(now, &mut h, None, &avoid).unwrap().instance, udp(1));
     assert_eq!(s.next(now, &mut h, None, &avoid), None);
     assert_eq!(s.next(now, &mut h, None, &avoid), None, "and it stays so");
-    assert_eq!(
-        (s.offered(), s.left_out()),
-        (1, Some(LeftOutReason::OwnListener))
-    );
+    assert_eq!((s.offered(), s.left_out()), (1, Some(LeftOutReason::OwnListener)));
     let mut s = Selection::new(located, 1, EXACT);
     let own = |_: &Instance| Some(LeftOutReason::OwnListener);
     assert_eq!((s.next(now, &mut h, None, &own), s.offered()), (None, 0));
@@ -397,16 +287,10 @@ fn costs_order_a_tier_by_class_and_leave_priorities_alone() {
     for (n, class) in [(0, 1), (1, 0), (2, 0), (4, 0)] {
         costs.set_class(addr(n), class);
     }
-    for weights in [
-        vec![100, 1, 1, 100],
-        [vec![100, 1, 1, 100], vec![1; 70]].concat(),
-    ] {
+    for weights in [vec![100, 1, 1, 100], [vec![100, 1, 1, 100], vec![1; 70]].concat()] {
         // 4 is in a worse priority, 3 and the rest have no cost.
-        let shifted: Vec<Server> = tier(1, 0, &weights)
-            .servers
-            .into_iter()
-            .filter(|s| s.addrs[0] != addr(4))
-            .collect();
+        let shifted: Vec<Server> =
+            tier(1, 0, &weights).servers.into_iter().filter(|s| s.addrs[0] != addr(4)).collect();
         let located = located(vec![Tier::new(None, 1, shifted), tier(2, 4, &[1])], now);
         for mode in [EXACT, SrvSelection::Rfc2782] {
             for i in 0..50 {
@@ -416,10 +300,7 @@ fn costs_order_a_tier_by_class_and_leave_priorities_alone() {
                         .map(|c| c.instance)
                         .collect();
                 assert_eq!(got.len(), weights.len() + usize::from(weights.len() == 4));
-                assert!(
-                    [udp(1), udp(2)].contains(&got[0]) && [udp(1), udp(2)].contains(&got[1]),
-                    "{got:?}"
-                );
+                assert!([udp(1), udp(2)].contains(&got[0]) && [udp(1), udp(2)].contains(&got[1]), "{got:?}");
                 assert_eq!((got[2], *got.last().unwrap()), (udp(0), udp(4)));
             }
         }
@@ -436,19 +317,15 @@ fn the_cheapest_address_of_a_server_comes_first() {
     costs.set_class(addr(3), 0);
     costs.set_class(addr(2), 1);
     let mut s = Selection::new(located, 1, EXACT);
-    let got: Vec<Instance> =
-        std::iter::from_fn(|| s.next(now, &mut health(), Some(&costs), &|_| None))
-            .map(|c| c.instance)
-            .collect();
+    let got: Vec<Instance> = std::iter::from_fn(|| s.next(now, &mut health(), Some(&costs), &|_| None))
+        .map(|c| c.instance)
+        .collect();
     assert_eq!(got, [udp(3), udp(2), udp(1)]);
 }
 
 /// Tiers of servers with some addresses each, drawn from a small pool so that they repeat.
 fn tiers() -> impl Strategy<Value = Vec<Vec<(u16, Vec<u32>)>>> {
-    let server = (
-        prop_oneof![Just(0u16), 1..10u16, Just(u16::MAX)],
-        prop::collection::vec(0..40u32, 1..4),
-    );
+    let server = (prop_oneof![Just(0u16), 1..10u16, Just(u16::MAX)], prop::collection::vec(0..40u32, 1..4));
     let few = prop::collection::vec(server.clone(), 1..6);
     let many = prop::collection::vec(server, 60..90);
     prop::collection::vec(prop_oneof![4 => few, 1 => many], 1..4)
@@ -460,11 +337,7 @@ fn build(spec: &[Vec<(u16, Vec<u32>)>], now: Instant) -> Arc<Located> {
             let addrs = addrs.iter().map(|n| addr(*n)).collect();
             Server::new(Transport::Udp, format!("t{p}s{i}").into(), 5060, *w, addrs)
         };
-        Tier::new(
-            None,
-            u16::try_from(p).unwrap(),
-            servers.iter().enumerate().map(server).collect(),
-        )
+        Tier::new(None, u16::try_from(p).unwrap(), servers.iter().enumerate().map(server).collect())
     };
     located(spec.iter().enumerate().map(tier).collect(), now)
 }

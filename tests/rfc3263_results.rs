@@ -20,23 +20,10 @@ use zone::*;
 #[test]
 fn a_failed_srv_lookup_is_not_a_missing_record() {
     let zone = Zone::new("d A 127.0.0.23");
-    for (answer, outcome) in [
-        (Answer::ServFail, Outcome::DnsFailure),
-        (Answer::Timeout, Outcome::TimedOut),
-    ] {
-        let found = zone
-            .clone()
-            .fail("_sip._udp.d", answer.clone())
-            .locate("sip:d");
-        assert_eq!(
-            (found.located.outcome, found.located.outcome.status()),
-            (outcome, 500)
-        );
-        assert!(
-            !found.asked().contains(&"d A"),
-            "no guess: {:?}",
-            found.asked()
-        );
+    for (answer, outcome) in [(Answer::ServFail, Outcome::DnsFailure), (Answer::Timeout, Outcome::TimedOut)] {
+        let found = zone.clone().fail("_sip._udp.d", answer.clone()).locate("sip:d");
+        assert_eq!((found.located.outcome, found.located.outcome.status()), (outcome, 500));
+        assert!(!found.asked().contains(&"d A"), "no guess: {:?}", found.asked());
         let found = zone.clone().fail("d NAPTR", answer).locate("sip:d");
         assert_eq!(found.located.outcome, outcome);
         assert!(!found.asked().contains(&"d A"));
@@ -53,10 +40,7 @@ fn one_failing_branch_does_not_harm_the_others() {
     .fail("b A", Answer::Timeout);
     let found = zone.locate("sip:d");
     assert_eq!(found.tiers(), ["udp:192.0.2.1:5060"]);
-    assert_eq!(
-        found.reasons(),
-        [LeftOutReason::LookupFailed, LeftOutReason::LookupFailed]
-    );
+    assert_eq!(found.reasons(), [LeftOutReason::LookupFailed, LeftOutReason::LookupFailed]);
     let found = Zone::new("_sip._udp.d SRV 1 1 5060 a\na A 192.0.2.1")
         .fail("d NAPTR", Answer::ServFail)
         .locate("sip:d");
@@ -65,37 +49,25 @@ fn one_failing_branch_does_not_harm_the_others() {
 
 #[test]
 fn a_dead_dns_is_a_failure_however_it_is_asked() {
-    for (uri, what) in [
-        ("sip:d", "d"),
-        ("sip:d:5060", "d"),
-        ("sip:d;transport=tcp", "_sip._tcp.d"),
-    ] {
-        for (answer, outcome) in [
-            (Answer::ServFail, Outcome::DnsFailure),
-            (Answer::Timeout, Outcome::TimedOut),
-        ] {
+    for (uri, what) in [("sip:d", "d"), ("sip:d:5060", "d"), ("sip:d;transport=tcp", "_sip._tcp.d")] {
+        for (answer, outcome) in
+            [(Answer::ServFail, Outcome::DnsFailure), (Answer::Timeout, Outcome::TimedOut)]
+        {
             let found = Zone::new("").fail(what, answer).locate(uri);
             assert_eq!(found.located.outcome, outcome, "{uri}");
         }
     }
-    let found = Zone::new("_sip._udp.d SRV 1 1 5060 a")
-        .fail("a", Answer::ServFail)
-        .locate("sip:d");
+    let found = Zone::new("_sip._udp.d SRV 1 1 5060 a").fail("a", Answer::ServFail).locate("sip:d");
     assert_eq!(found.located.outcome, Outcome::DnsFailure);
 }
 
 #[test]
 fn when_time_is_up_what_is_known_is_used() {
-    let zone = Zone::new(
-        "_sip._udp.d SRV 1 1 5060 a\n_sip._udp.d SRV 2 1 5060 b\na A 192.0.2.1\nb A 192.0.2.2",
-    );
+    let zone =
+        Zone::new("_sip._udp.d SRV 1 1 5060 a\n_sip._udp.d SRV 2 1 5060 b\na A 192.0.2.1\nb A 192.0.2.2");
     let mut r = Resolution::new(key("sip:d"), &v4_only());
     for _ in 0..3 {
-        for q in r
-            .next_questions()
-            .iter()
-            .filter(|q| !q.name.starts_with("b."))
-        {
+        for q in r.next_questions().iter().filter(|q| !q.name.starts_with("b.")) {
             let (answer, meta) = zone.lookup(q);
             r.answer(q, answer, meta);
         }
@@ -103,79 +75,42 @@ fn when_time_is_up_what_is_known_is_used() {
     assert!(!r.finished());
     r.time_out();
     assert!(r.finished() && r.next_questions().is_empty());
-    let found = Found {
-        located: r.into_located(zone.now),
-        rounds: Vec::new(),
-    };
+    let found = Found { located: r.into_located(zone.now), rounds: Vec::new() };
     assert_eq!(found.tiers(), ["udp:192.0.2.1:5060"]);
     assert_eq!(found.reasons(), [LeftOutReason::LookupFailed]);
-    assert_eq!(
-        found.located.steps.last().unwrap().outcome,
-        StepOutcome::OutOfTime
-    );
+    assert_eq!(found.located.steps.last().unwrap().outcome, StepOutcome::OutOfTime);
 
     let mut r = Resolution::new(key("sip:d"), &v4_only());
     r.next_questions();
     r.time_out();
     let located = r.into_located(zone.now);
-    assert_eq!(
-        (located.outcome, located.outcome.status()),
-        (Outcome::TimedOut, 500)
-    );
+    assert_eq!((located.outcome, located.outcome.status()), (Outcome::TimedOut, 500));
 }
 
 // --- lifetimes, records, bounds -----------------------------------------------------------------
 
 #[test]
 fn a_result_lives_as_long_as_the_shortest_answer_it_stands_on() {
-    let zone = Zone::new(
-        "d NAPTR 1 1 s SIP+D2U \"\" _sip._udp.d\n_sip._udp.d SRV 1 1 5060 a\na A 192.0.2.1",
-    );
-    for (what, secs) in [
-        ("d NAPTR", 7),
-        ("_sip._udp.d SRV", 5),
-        ("a A", 2),
-        ("a AAAA", 3),
-    ] {
+    let zone = Zone::new("d NAPTR 1 1 s SIP+D2U \"\" _sip._udp.d\n_sip._udp.d SRV 1 1 5060 a\na A 192.0.2.1");
+    for (what, secs) in [("d NAPTR", 7), ("_sip._udp.d SRV", 5), ("a A", 2), ("a AAAA", 3)] {
         let zone = zone.clone().ttl(what, secs);
         let found = zone.locate("sip:d");
-        assert_eq!(
-            found.located.expires,
-            zone.now + Duration::from_secs(secs),
-            "{what}"
-        );
-        let step = found
-            .located
-            .steps
-            .iter()
-            .find(|s| s.ttl == Some(Duration::from_secs(secs)))
-            .unwrap();
-        assert!(
-            step.question
-                .to_string()
-                .starts_with(what.split(' ').next().unwrap())
-        );
+        assert_eq!(found.located.expires, zone.now + Duration::from_secs(secs), "{what}");
+        let step = found.located.steps.iter().find(|s| s.ttl == Some(Duration::from_secs(secs))).unwrap();
+        assert!(step.question.to_string().starts_with(what.split(' ').next().unwrap()));
     }
 }
 
 #[test]
 fn each_step_is_on_record() {
-    let found = Zone::new(
-        "d NAPTR 1 2 s SIP+D2U \"\" _sip._udp.d\n_sip._udp.d SRV 1 5 5060 a\na A 192.0.2.1",
-    )
-    .locate("sip:d");
+    let found =
+        Zone::new("d NAPTR 1 2 s SIP+D2U \"\" _sip._udp.d\n_sip._udp.d SRV 1 5 5060 a\na A 192.0.2.1")
+            .locate("sip:d");
     let lines: Vec<String> = found
         .located
         .steps
         .iter()
-        .map(|s| {
-            format!(
-                "{} {} {}",
-                s.question,
-                s.outcome.label(),
-                s.records.join(", ")
-            )
-        })
+        .map(|s| format!("{} {} {}", s.question, s.outcome.label(), s.records.join(", ")))
         .collect();
     assert_eq!(
         lines,
@@ -208,12 +143,9 @@ fn only_what_was_asked_can_be_answered_and_only_once() {
 
 #[test]
 fn answers_of_the_wrong_type_are_no_records() {
-    let wrong = Answer::Records(Arc::new(RrSet {
-        records: Records::Addr(vec!["192.0.2.1".parse().unwrap()]),
-    }));
-    let zone = Zone::new("")
-        .fail("d NAPTR", wrong.clone())
-        .fail("_sip._udp.d", wrong);
+    let wrong =
+        Answer::Records(Arc::new(RrSet { records: Records::Addr(vec!["192.0.2.1".parse().unwrap()]) }));
+    let zone = Zone::new("").fail("d NAPTR", wrong.clone()).fail("_sip._udp.d", wrong);
     let found = zone.locate("sip:d");
     assert!(found.located.tiers.is_empty());
     assert_ne!(found.located.outcome, Outcome::Found);
@@ -237,10 +169,7 @@ fn huge_answers_are_cut_at_documented_bounds() {
     assert!(found.asked().iter().filter(|q| q.ends_with(" A")).count() <= MAX_TARGETS);
     // The lowest priorities are the ones that are kept.
     assert_eq!(found.located.tiers[0].servers[0].addrs.len(), MAX_ADDRESSES);
-    assert_eq!(
-        found.located.tiers[0].servers[0].target.as_ref(),
-        "t1043.example.test"
-    );
+    assert_eq!(found.located.tiers[0].servers[0].target.as_ref(), "t1043.example.test");
     assert!(found.located.left_out.len() <= MAX_LEFT_OUT);
     assert!(found.reasons().contains(&LeftOutReason::OverLimit));
 }
@@ -276,10 +205,7 @@ fn next_hops_form_one_tier_of_equal_shares() {
     }
     assert_eq!(merged.tiers[0].transport(), None);
     assert_eq!(merged.hop_of(&merged.tiers[0].servers[0]), &host("c"));
-    assert_eq!(
-        merged.hop_of(&merged.tiers[0].servers[2]),
-        &host("10.0.0.5")
-    );
+    assert_eq!(merged.hop_of(&merged.tiers[0].servers[2]), &host("10.0.0.5"));
     assert_eq!(merged.expires, one.expires);
     assert_eq!(merged.steps.len(), one.steps.len());
     for mode in [SrvSelection::Exact, SrvSelection::Rfc2782] {
@@ -300,20 +226,12 @@ fn next_hops_form_one_tier_of_equal_shares() {
 fn merging_keeps_what_was_found_beside_what_was_not() {
     let zone = Zone::new("a A 192.0.2.1");
     let none = Arc::new(Zone::new("").locate("sip:none").located);
-    let dead = Arc::new(
-        Zone::new("")
-            .fail("dead", Answer::ServFail)
-            .locate("sip:dead:5060")
-            .located,
-    );
+    let dead = Arc::new(Zone::new("").fail("dead", Answer::ServFail).locate("sip:dead:5060").located);
     let good = Arc::new(zone.locate("sip:a:5060").located);
     let all = Located::merge(&[Arc::clone(&none), Arc::clone(&dead), good]).unwrap();
     assert_eq!((all.outcome, all.instance_count()), (Outcome::Found, 1));
     assert_eq!(all.hop_of(&all.tiers[0].servers[0]), &host("a"));
-    assert_eq!(
-        Located::merge(&[none, dead]).unwrap().outcome,
-        Outcome::DnsFailure
-    );
+    assert_eq!(Located::merge(&[none, dead]).unwrap().outcome, Outcome::DnsFailure);
     assert!(Located::merge(&[]).is_none());
 }
 
@@ -326,25 +244,15 @@ fn instances_are_listed_once_in_order() {
     .locate("sip:d")
     .located;
     let all: Vec<String> = located.instances().map(|i| i.to_string()).collect();
-    assert_eq!(
-        all,
-        [
-            "udp:192.0.2.1:5060",
-            "udp:192.0.2.2:5060",
-            "udp:192.0.2.1:5061",
-            "udp:192.0.2.2:5061"
-        ]
-    );
+    assert_eq!(all, ["udp:192.0.2.1:5060", "udp:192.0.2.2:5060", "udp:192.0.2.1:5061", "udp:192.0.2.2:5061"]);
     assert_eq!(located.instance_count(), 4);
 }
 
 // --- whatever the DNS says ----------------------------------------------------------------------
 
 fn any_answer(kind: RecordKind, bits: u64) -> Answer {
-    let pick =
-        |n: u64, salt: u64| (bits ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (n - 1);
-    let name =
-        |salt| ["d", "a", "b.", "", ".", "A.b", "_sip._udp.d", "x..y"][pick(8, salt) as usize];
+    let pick = |n: u64, salt: u64| (bits ^ salt).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & (n - 1);
+    let name = |salt| ["d", "a", "b.", "", ".", "A.b", "_sip._udp.d", "x..y"][pick(8, salt) as usize];
     let small = |salt| u16::try_from(pick(4, salt)).unwrap();
     let records = match kind {
         RecordKind::Naptr => Records::Naptr(
@@ -353,9 +261,7 @@ fn any_answer(kind: RecordKind, bits: u64) -> Answer {
                     order: small(i + 10),
                     preference: small(i + 20),
                     flags: ["s", "S", "u", ""][pick(4, i + 30) as usize].into(),
-                    service: ["SIP+D2U", "sip+d2t", "SIPS+D2T", "E2U+sip"]
-                        [pick(4, i + 40) as usize]
-                        .into(),
+                    service: ["SIP+D2U", "sip+d2t", "SIPS+D2T", "E2U+sip"][pick(4, i + 40) as usize].into(),
                     regexp: ["", "", "", "!x!y!"][pick(4, i + 50) as usize].into(),
                     replacement: name(i + 60).into(),
                 })
@@ -371,15 +277,11 @@ fn any_answer(kind: RecordKind, bits: u64) -> Answer {
                 })
                 .collect(),
         ),
-        RecordKind::A => Records::Addr(
-            (0..pick(4, 3))
-                .map(|i| [10, 0, 0, pick(8, i) as u8].into())
-                .collect(),
-        ),
+        RecordKind::A => {
+            Records::Addr((0..pick(4, 3)).map(|i| [10, 0, 0, pick(8, i) as u8].into()).collect())
+        }
         RecordKind::Aaaa => Records::Addr(
-            (0..pick(4, 3))
-                .map(|i| [0u16, 0, 0, 0, 0, 0, 0, pick(8, i) as u16].into())
-                .collect(),
+            (0..pick(4, 3)).map(|i| [0u16, 0, 0, 0, 0, 0, 0, pick(8, i) as u16].into()).collect(),
         ),
     };
     match pick(8, 4) {

@@ -83,43 +83,27 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
     if !section.is_present() {
         return None;
     }
-    let directory = section.required(
-        report,
-        "directory",
-        "\"https://alto.example.net/directory\"",
-        |url| {
-            let known = ["https://", "http://", "file://"]
-                .iter()
-                .any(|scheme| url.len() > scheme.len() && url.starts_with(scheme));
-            if known && !url.contains(char::is_whitespace) {
-                Ok(url.to_owned())
-            } else {
-                Err(Fault::new(
-                    format!("\"{url}\" is not the URL of a directory"),
-                    "write one that begins with https://, http:// or file:///",
-                ))
-            }
-        },
-    );
-    if let Some(plain) = directory
-        .as_ref()
-        .filter(|d| d.value.starts_with("http://"))
-        && !["http://127.", "http://[::1]", "http://localhost"]
+    let directory = section.required(report, "directory", "\"https://alto.example.net/directory\"", |url| {
+        let known = ["https://", "http://", "file://"]
             .iter()
-            .any(|own| plain.value.starts_with(own))
+            .any(|scheme| url.len() > scheme.len() && url.starts_with(scheme));
+        if known && !url.contains(char::is_whitespace) {
+            Ok(url.to_owned())
+        } else {
+            Err(Fault::new(
+                format!("\"{url}\" is not the URL of a directory"),
+                "write one that begins with https://, http:// or file:///",
+            ))
+        }
+    });
+    if let Some(plain) = directory.as_ref().filter(|d| d.value.starts_with("http://"))
+        && !["http://127.", "http://[::1]", "http://localhost"].iter().any(|own| plain.value.starts_with(own))
     {
-        report.warn(
-            plain.at,
-            "anybody on the way can change what http:// brings",
-            "write https://",
-        );
+        report.warn(plain.at, "anybody on the way can change what http:// brings", "write https://");
     }
     let source = section.parsed(report, "source", |text| {
         text.parse::<IpAddr>().map_err(|_| {
-            Fault::new(
-                format!("source \"{text}\" is not an address"),
-                "write one, such as \"192.0.2.10\"",
-            )
+            Fault::new(format!("source \"{text}\" is not an address"), "write one, such as \"192.0.2.10\"")
         })
     });
     let metric = section.parsed(report, "metric", |text| {
@@ -137,16 +121,11 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
     let mode = section.word(
         report,
         "mode",
-        &[
-            ("numerical", AltoMode::Numerical),
-            ("ordinal", AltoMode::Ordinal),
-        ],
+        &[("numerical", AltoMode::Numerical), ("ordinal", AltoMode::Ordinal)],
         AltoMode::Numerical,
     );
-    let scopes = [
-        ("within-priority", AltoScope::WithinPriority),
-        ("across-priorities", AltoScope::AcrossPriorities),
-    ];
+    let scopes =
+        [("within-priority", AltoScope::WithinPriority), ("across-priorities", AltoScope::AcrossPriorities)];
     let rules = [
         ("off", AltoRule::Off),
         ("classes", AltoRule::Classes),
@@ -156,36 +135,19 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
     let rule = section.word(report, "rule", &rules, AltoRule::Classes);
     if rule == AltoRule::Weights && mode == AltoMode::Ordinal {
         let what = "rule = \"weights\" needs numbers, and mode = \"ordinal\" gives ranks";
-        report.error(
-            section.place("rule"),
-            what,
-            "write mode = \"numerical\", or rule = \"classes\"",
-        );
+        report.error(section.place("rule"), what, "write mode = \"numerical\", or rule = \"classes\"");
     }
-    let stale = section
-        .duration(report, "stale", Duration::ZERO..=YEAR)
-        .unwrap_or(Duration::from_secs(600));
-    let max_stale = section
-        .duration(report, "max_stale", Duration::ZERO..=YEAR)
-        .unwrap_or(Duration::from_secs(3600));
+    let stale = section.duration(report, "stale", Duration::ZERO..=YEAR).unwrap_or(Duration::from_secs(600));
+    let max_stale =
+        section.duration(report, "max_stale", Duration::ZERO..=YEAR).unwrap_or(Duration::from_secs(3600));
     if max_stale < stale {
-        let what = format!(
-            "max_stale = {} is below stale = {}",
-            show_duration(max_stale),
-            show_duration(stale)
-        );
-        let key = if section.has("max_stale") {
-            "max_stale"
-        } else {
-            "stale"
-        };
+        let what =
+            format!("max_stale = {} is below stale = {}", show_duration(max_stale), show_duration(stale));
+        let key = if section.has("max_stale") { "max_stale" } else { "stale" };
         report.error(section.place(key), what, "write max_stale >= stale");
     }
     let overrides = overrides(report, &section);
-    let written = text
-        .parse::<toml::Table>()
-        .ok()
-        .and_then(|mut t| t.remove("alto"));
+    let written = text.parse::<toml::Table>().ok().and_then(|mut t| t.remove("alto"));
     let table = match written {
         Some(toml::Value::Table(table)) => table,
         _ => toml::Table::new(),
@@ -199,9 +161,7 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
         refresh: section.duration(report, "refresh", MS..=YEAR),
         rule,
         band: section.float(report, "band", 0.0..=1000.0).unwrap_or(0.1),
-        min_coverage: section
-            .float(report, "min_coverage", 0.0..=1.0)
-            .unwrap_or(0.5),
+        min_coverage: section.float(report, "min_coverage", 0.0..=1.0).unwrap_or(0.5),
         persist: section.number(report, "persist", 1..=1000).unwrap_or(2),
         hold_down: section
             .duration(report, "hold_down", Duration::ZERO..=YEAR)
@@ -226,11 +186,7 @@ fn overrides(report: &mut Report<'_>, section: &Section<'_>) -> Vec<(IpNet, f64)
         };
         let net = prefix.value.0;
         if list.iter().any(|(seen, _)| *seen == net) {
-            report.error(
-                prefix.at,
-                format!("a second cost for \"{net}\""),
-                "leave one",
-            );
+            report.error(prefix.at, format!("a second cost for \"{net}\""), "leave one");
         }
         list.push((net, cost));
     }

@@ -11,8 +11,8 @@ use super::error::{At, Fault, Report, alternatives, nearest};
 use super::raw::{self, Section};
 use super::units::show_duration;
 use super::{
-    Config, Core, Dns, Families, Health, Limits, Log, NextHop, Runtime, Sip, SrvSelection, Sticky,
-    alto, defaults, lint, listeners, names, peers,
+    Config, Core, Dns, Families, Health, Limits, Log, NextHop, Runtime, Sip, SrvSelection, Sticky, alto,
+    defaults, lint, listeners, names, peers,
 };
 use crate::flow::Transport;
 
@@ -21,8 +21,7 @@ pub(super) const YEAR: Duration = Duration::from_secs(365 * 86_400);
 pub(super) const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
 /// S11 and RFC 3261 §17.1.1.1: T1 is at most 500 ms here; below 10 ms it would flood.
-pub(super) const T1_RANGE: RangeInclusive<Duration> =
-    Duration::from_millis(10)..=Duration::from_millis(500);
+pub(super) const T1_RANGE: RangeInclusive<Duration> = Duration::from_millis(10)..=Duration::from_millis(500);
 /// Codes that may send a request on: final and no success.
 const FAILOVER_RANGE: RangeInclusive<u64> = 300..=699;
 /// Listeners and peers are numbered with 16 bits.
@@ -60,6 +59,7 @@ pub(super) struct PeerSpots {
     pub sources: Vec<usize>,
     pub tls_names: Vec<usize>,
     pub certificate: usize,
+    pub probe: usize,
 }
 
 /// Reads everything. The result counts only if the report has no errors.
@@ -76,11 +76,7 @@ pub(super) fn config(report: &mut Report<'_>, root: &Section<'_>, text: &str) ->
     spots.federation = federation.place("open");
     let peers = peers::peers(report, root, &sip, &mut spots);
     if peers.len() > MOST_TABLES {
-        report.error(
-            0,
-            format!("there are {} peers", peers.len()),
-            format!("write at most {MOST_TABLES}"),
-        );
+        report.error(0, format!("there are {} peers", peers.len()), format!("write at most {MOST_TABLES}"));
     }
     let config = Config {
         routes: peers::routes(report, root, &peers, &spots.peers),
@@ -89,9 +85,7 @@ pub(super) fn config(report: &mut Report<'_>, root: &Section<'_>, text: &str) ->
         tls,
         sip,
         health: health(report, root),
-        calls_max_age: calls
-            .duration(report, "max_age", SECOND..=YEAR)
-            .unwrap_or(defaults::CALLS_MAX_AGE),
+        calls_max_age: calls.duration(report, "max_age", SECOND..=YEAR).unwrap_or(defaults::CALLS_MAX_AGE),
         dns: dns(report, root, &mut spots),
         core: core(report, root, &mut spots),
         peers,
@@ -119,54 +113,27 @@ fn sip(report: &mut Report<'_>, root: &Section<'_>) -> Sip {
     if t2 < t1 {
         report.error(
             section.place("t2"),
-            format!(
-                "t2 = {} is below t1 = {}",
-                show_duration(t2),
-                show_duration(t1)
-            ),
+            format!("t2 = {} is below t1 = {}", show_duration(t2), show_duration(t1)),
             "T2 is where the doubling of T1 ends, write a longer one",
         );
     }
-    let timer_c = section
-        .duration(report, "timer_c", SECOND..=YEAR)
-        .unwrap_or(d.timer_c);
+    let timer_c = section.duration(report, "timer_c", SECOND..=YEAR).unwrap_or(d.timer_c);
     if timer_c <= Duration::from_secs(180) {
-        let what = format!(
-            "timer_c = {} cuts calls that ring for long",
-            show_duration(timer_c)
-        );
-        report.warn(
-            section.place("timer_c"),
-            what,
-            "RFC 3261 §16.6 wants more than 3m",
-        );
+        let what = format!("timer_c = {} cuts calls that ring for long", show_duration(timer_c));
+        report.warn(section.place("timer_c"), what, "RFC 3261 §16.6 wants more than 3m");
     }
-    let secret = section
-        .string(report, "dialog_secret_file")
-        .filter(|s| !s.value.is_empty());
-    let secret = secret.map(|s| At {
-        value: PathBuf::from(s.value),
-        at: s.at,
-    });
+    let secret = section.string(report, "dialog_secret_file").filter(|s| !s.value.is_empty());
+    let secret = secret.map(|s| At { value: PathBuf::from(s.value), at: s.at });
     if let Some(file) = &secret {
         report.reads(file);
     }
-    let max_message = section
-        .size(report, "max_message", 1024..=16 << 20)
-        .unwrap_or(d.max_message);
+    let max_message = section.size(report, "max_message", 1024..=16 << 20).unwrap_or(d.max_message);
     if max_message < 65_535 {
-        let what = format!(
-            "max_message = {max_message} refuses datagrams that RFC 3261 §18.1.1 obliges us to take"
-        );
-        report.warn(
-            section.place("max_message"),
-            what,
-            "write \"64KiB\" or more",
-        );
+        let what =
+            format!("max_message = {max_message} refuses datagrams that RFC 3261 §18.1.1 obliges us to take");
+        report.warn(section.place("max_message"), what, "write \"64KiB\" or more");
     }
-    let max_header = section
-        .size(report, "max_header", 256..=16 << 20)
-        .unwrap_or(d.max_header);
+    let max_header = section.size(report, "max_header", 256..=16 << 20).unwrap_or(d.max_header);
     if max_header > max_message && section.has("max_header") {
         report.warn(
             section.place("max_header"),
@@ -179,54 +146,30 @@ fn sip(report: &mut Report<'_>, root: &Section<'_>) -> Sip {
         t2,
         t4: section.duration(report, "t4", MS..=YEAR).unwrap_or(d.t4),
         timer_c,
-        idle_timeout: section
-            .duration(report, "idle_timeout", MS..=YEAR)
-            .unwrap_or(d.idle_timeout),
-        message_timeout: section
-            .duration(report, "message_timeout", MS..=YEAR)
-            .unwrap_or(d.message_timeout),
+        idle_timeout: section.duration(report, "idle_timeout", MS..=YEAR).unwrap_or(d.idle_timeout),
+        message_timeout: section.duration(report, "message_timeout", MS..=YEAR).unwrap_or(d.message_timeout),
         try_timeout: try_timeout(report, &section, t1).unwrap_or(d.try_timeout),
-        connect_timeout: section
-            .duration(report, "connect_timeout", MS..=YEAR)
-            .unwrap_or(d.connect_timeout),
+        connect_timeout: section.duration(report, "connect_timeout", MS..=YEAR).unwrap_or(d.connect_timeout),
         failover_codes: failover_codes(report, &section).unwrap_or(d.failover_codes),
-        max_tries: section
-            .number(report, "max_tries", 1..=1000)
-            .unwrap_or(d.max_tries),
+        max_tries: section.number(report, "max_tries", 1..=1000).unwrap_or(d.max_tries),
         max_message,
-        max_headers: section
-            .number(report, "max_headers", 16..=65_535)
-            .unwrap_or(d.max_headers),
+        max_headers: section.number(report, "max_headers", 16..=65_535).unwrap_or(d.max_headers),
         max_header,
         dialog_secret_file: secret.map(|s| s.value),
     }
 }
 
 /// `try_timeout` of `[sip]` or of a peer whose effective T1 this is (rule 10).
-pub(super) fn try_timeout(
-    report: &mut Report<'_>,
-    section: &Section<'_>,
-    t1: Duration,
-) -> Option<Duration> {
+pub(super) fn try_timeout(report: &mut Report<'_>, section: &Section<'_>, t1: Duration) -> Option<Duration> {
     let value = section.duration(report, "try_timeout", MS..=YEAR)?;
     let whole = t1 * 64;
     if value > whole {
-        let what = format!(
-            "try_timeout = {} is longer than 64*T1 = {}",
-            show_duration(value),
-            show_duration(whole)
-        );
-        report.warn(
-            section.place("try_timeout"),
-            what,
-            format!("{} will be used", show_duration(whole)),
-        );
+        let what =
+            format!("try_timeout = {} is longer than 64*T1 = {}", show_duration(value), show_duration(whole));
+        report.warn(section.place("try_timeout"), what, format!("{} will be used", show_duration(whole)));
     } else if value < t1 {
-        let what = format!(
-            "try_timeout = {} is shorter than T1 = {}",
-            show_duration(value),
-            show_duration(t1)
-        );
+        let what =
+            format!("try_timeout = {} is shorter than T1 = {}", show_duration(value), show_duration(t1));
         report.warn(
             section.place("try_timeout"),
             what,
@@ -268,49 +211,32 @@ pub(super) fn failover_codes(report: &mut Report<'_>, section: &Section<'_>) -> 
 fn health(report: &mut Report<'_>, root: &Section<'_>) -> Health {
     let section = root.table(report, "health", &raw::HEALTH);
     let d = Health::default();
-    let hold_down = section
-        .duration(report, "hold_down", MS..=YEAR)
-        .unwrap_or(d.hold_down);
-    let hold_down_max = section
-        .duration(report, "hold_down_max", MS..=YEAR)
-        .unwrap_or(d.hold_down_max);
+    let hold_down = section.duration(report, "hold_down", MS..=YEAR).unwrap_or(d.hold_down);
+    let hold_down_max = section.duration(report, "hold_down_max", MS..=YEAR).unwrap_or(d.hold_down_max);
     if hold_down_max < hold_down {
         let what = format!(
             "hold_down_max = {} is below hold_down = {}",
             show_duration(hold_down_max),
             show_duration(hold_down)
         );
-        let key = if section.has("hold_down_max") {
-            "hold_down_max"
-        } else {
-            "hold_down"
-        };
+        let key = if section.has("hold_down_max") { "hold_down_max" } else { "hold_down" };
         report.error(
             section.place(key),
             what,
             "hold_down doubles up to hold_down_max, write a longer hold_down_max",
         );
     }
-    let retry_after_max = section
-        .duration(report, "retry_after_max", Duration::ZERO..=YEAR)
-        .unwrap_or(d.retry_after_max);
-    Health {
-        hold_down,
-        hold_down_max,
-        retry_after_max,
-    }
+    let retry_after_max =
+        section.duration(report, "retry_after_max", Duration::ZERO..=YEAR).unwrap_or(d.retry_after_max);
+    Health { hold_down, hold_down_max, retry_after_max }
 }
 
 fn dns(report: &mut Report<'_>, root: &Section<'_>, spots: &mut Spots) -> Dns {
     let section = root.table(report, "dns", &raw::DNS);
     let d = Dns::default();
-    let servers = section
-        .list(report, "servers", names::dns_server)
-        .map(|list| split(list).0);
+    let servers = section.list(report, "servers", names::dns_server).map(|list| split(list).0);
     let transports = section
-        .list(report, "transports", |text| {
-            raw::word("an entry of transports", &listeners::TRANSPORTS, text)
-        })
+        .list(report, "transports", |text| raw::word("an entry of transports", &listeners::TRANSPORTS, text))
         .map(|list| {
             let mut seen: Vec<At<Transport>> = Vec::new();
             for entry in list {
@@ -335,34 +261,16 @@ fn dns(report: &mut Report<'_>, root: &Section<'_>, spots: &mut Spots) -> Dns {
             spots.dns_transports = places;
             values
         });
-    let min_ttl = section
-        .duration(report, "min_ttl", Duration::ZERO..=YEAR)
-        .unwrap_or(d.min_ttl);
-    let max_ttl = section
-        .duration(report, "max_ttl", Duration::ZERO..=YEAR)
-        .unwrap_or(d.max_ttl);
+    let min_ttl = section.duration(report, "min_ttl", Duration::ZERO..=YEAR).unwrap_or(d.min_ttl);
+    let max_ttl = section.duration(report, "max_ttl", Duration::ZERO..=YEAR).unwrap_or(d.max_ttl);
     if min_ttl > max_ttl {
-        let what = format!(
-            "min_ttl = {} is above max_ttl = {}",
-            show_duration(min_ttl),
-            show_duration(max_ttl)
-        );
+        let what =
+            format!("min_ttl = {} is above max_ttl = {}", show_duration(min_ttl), show_duration(max_ttl));
         report.error(section.place("min_ttl"), what, "write min_ttl <= max_ttl");
     }
-    let families = [
-        ("both", Families::Both),
-        ("ipv4", Families::Ipv4),
-        ("ipv6", Families::Ipv6),
-    ];
-    let sticky = [
-        ("none", Sticky::None),
-        ("call", Sticky::Call),
-        ("ttl", Sticky::Ttl),
-    ];
-    let selections = [
-        ("exact", SrvSelection::Exact),
-        ("rfc2782", SrvSelection::Rfc2782),
-    ];
+    let families = [("both", Families::Both), ("ipv4", Families::Ipv4), ("ipv6", Families::Ipv6)];
+    let sticky = [("none", Sticky::None), ("call", Sticky::Call), ("ttl", Sticky::Ttl)];
+    let selections = [("exact", SrvSelection::Exact), ("rfc2782", SrvSelection::Rfc2782)];
     Dns {
         servers: servers.unwrap_or(d.servers),
         transports: transports.unwrap_or(d.transports),
@@ -372,12 +280,8 @@ fn dns(report: &mut Report<'_>, root: &Section<'_>, spots: &mut Spots) -> Dns {
         negative_ttl: section
             .duration(report, "negative_ttl", Duration::ZERO..=YEAR)
             .unwrap_or(d.negative_ttl),
-        timeout: section
-            .duration(report, "timeout", MS..=YEAR)
-            .unwrap_or(d.timeout),
-        stale_ttl: section
-            .duration(report, "stale_ttl", Duration::ZERO..=YEAR)
-            .unwrap_or(d.stale_ttl),
+        timeout: section.duration(report, "timeout", MS..=YEAR).unwrap_or(d.timeout),
+        stale_ttl: section.duration(report, "stale_ttl", Duration::ZERO..=YEAR).unwrap_or(d.stale_ttl),
         sticky: section.word(report, "sticky", &sticky, d.sticky),
         srv_selection: section.word(report, "srv_selection", &selections, d.srv_selection),
     }
@@ -388,34 +292,18 @@ fn core(report: &mut Report<'_>, root: &Section<'_>, spots: &mut Spots) -> Core 
     let next_hops: Option<Vec<At<NextHop>>> = section.list(report, "next_hops", names::next_hop);
     let (next_hops, hop_places) = split(next_hops.unwrap_or_default());
     let (sources, _) = split(peers::sources(report, &section));
-    let (tls_names, name_places) = split(
-        section
-            .list(report, "tls_names", names::tls_name)
-            .unwrap_or_default(),
-    );
-    spots.core = CoreSpots {
-        head: section.at,
-        next_hops: hop_places,
-        tls_names: name_places,
-    };
-    let strip_headers = section
-        .list(report, "strip_headers", names::strippable_header)
-        .unwrap_or_default();
-    Core {
-        next_hops,
-        sources,
-        tls_names,
-        strip_headers: split(strip_headers).0,
-    }
+    let (tls_names, name_places) =
+        split(section.list(report, "tls_names", names::tls_name).unwrap_or_default());
+    spots.core = CoreSpots { head: section.at, next_hops: hop_places, tls_names: name_places };
+    let strip_headers = section.list(report, "strip_headers", names::strippable_header).unwrap_or_default();
+    Core { next_hops, sources, tls_names, strip_headers: split(strip_headers).0 }
 }
 
 fn runtime(report: &mut Report<'_>, root: &Section<'_>) -> Runtime {
     let section = root.table(report, "runtime", &raw::RUNTIME);
     let d = Runtime::default();
     Runtime {
-        workers: section
-            .number(report, "workers", 0..=1024)
-            .unwrap_or(d.workers),
+        workers: section.number(report, "workers", 0..=1024).unwrap_or(d.workers),
         drain_timeout: section
             .duration(report, "drain_timeout", Duration::ZERO..=YEAR)
             .unwrap_or(d.drain_timeout),
@@ -427,9 +315,7 @@ fn log(report: &mut Report<'_>, root: &Section<'_>) -> Log {
     let d = Log::default();
     Log {
         json: section.word(report, "format", &[("text", false), ("json", true)], d.json),
-        level: section
-            .parsed(report, "level", log_level)
-            .map_or(d.level, |l| l.value),
+        level: section.parsed(report, "level", log_level).map_or(d.level, |l| l.value),
     }
 }
 
@@ -453,22 +339,14 @@ fn log_level(text: &str) -> Result<String, Fault> {
 fn admin(report: &mut Report<'_>, root: &Section<'_>) -> Option<SocketAddr> {
     let section = root.table(report, "admin", &raw::ADMIN);
     let bind = section.parsed(report, "bind", |text| {
-        if text.is_empty() {
-            Ok(None)
-        } else {
-            names::socket(text).map(Some)
-        }
+        if text.is_empty() { Ok(None) } else { names::socket(text).map(Some) }
     });
     let Some(At { value, at }) = bind else {
         return Some(defaults::ADMIN_BIND);
     };
     if value.is_some_and(|a| !a.ip().is_loopback()) {
         let what = "the admin interface asks nobody who they are, and this address is not loopback";
-        report.warn(
-            at,
-            what,
-            "bind it to 127.0.0.1 or [::1], or keep strangers out by a firewall",
-        );
+        report.warn(at, what, "bind it to 127.0.0.1 or [::1], or keep strangers out by a firewall");
     }
     value
 }
@@ -478,20 +356,10 @@ fn limits(report: &mut Report<'_>, root: &Section<'_>) -> Limits {
     let section = root.table(report, "limits", &raw::LIMITS);
     let d = Limits::default();
     Limits {
-        transactions: section
-            .number(report, "transactions", 1..=MOST)
-            .unwrap_or(d.transactions),
-        connections: section
-            .number(report, "connections", 1..=MOST)
-            .unwrap_or(d.connections),
-        write_queue: section
-            .size(report, "write_queue", 4096..=1 << 30)
-            .unwrap_or(d.write_queue),
-        dns_entries: section
-            .number(report, "dns_entries", 1..=MOST)
-            .unwrap_or(d.dns_entries),
-        records: section
-            .number(report, "records", 0..=MOST)
-            .unwrap_or(d.records),
+        transactions: section.number(report, "transactions", 1..=MOST).unwrap_or(d.transactions),
+        connections: section.number(report, "connections", 1..=MOST).unwrap_or(d.connections),
+        write_queue: section.size(report, "write_queue", 4096..=1 << 30).unwrap_or(d.write_queue),
+        dns_entries: section.number(report, "dns_entries", 1..=MOST).unwrap_or(d.dns_entries),
+        records: section.number(report, "records", 0..=MOST).unwrap_or(d.records),
     }
 }

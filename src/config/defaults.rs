@@ -27,7 +27,7 @@ impl Default for Sip {
             max_tries: 10,
             max_message: 64 * 1024,
             max_headers: 256,
-            max_header: 16 * 1024,
+            max_header: 32 * 1024,
             dialog_secret_file: None,
         }
     }
@@ -73,19 +73,13 @@ impl Default for Probe {
 
 impl Default for Runtime {
     fn default() -> Self {
-        Runtime {
-            workers: 0,
-            drain_timeout: Duration::from_secs(30),
-        }
+        Runtime { workers: 0, drain_timeout: Duration::from_secs(30) }
     }
 }
 
 impl Default for Log {
     fn default() -> Self {
-        Log {
-            json: false,
-            level: "info".to_owned(),
-        }
+        Log { json: false, level: "info".to_owned() }
     }
 }
 

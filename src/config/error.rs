@@ -22,11 +22,7 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}:{}:{}: {}, {}",
-            self.file, self.line, self.column, self.what, self.remedy
-        )
+        write!(f, "{}:{}:{}: {}, {}", self.file, self.line, self.column, self.what, self.remedy)
     }
 }
 
@@ -49,11 +45,7 @@ pub struct Warning {
 
 impl fmt::Display for Warning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}:{}:{}: warning: {}, {}",
-            self.file, self.line, self.column, self.what, self.remedy
-        )
+        write!(f, "{}:{}:{}: warning: {}, {}", self.file, self.line, self.column, self.what, self.remedy)
     }
 }
 
@@ -66,10 +58,7 @@ pub(super) struct Fault {
 
 impl Fault {
     pub fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Fault {
-            what: what.into(),
-            remedy: remedy.into(),
-        }
+        Fault { what: what.into(), remedy: remedy.into() }
     }
 }
 
@@ -92,13 +81,7 @@ pub(super) struct Report<'a> {
 
 impl<'a> Report<'a> {
     pub fn new(file: &'a str, text: &'a str) -> Self {
-        Report {
-            file,
-            text,
-            errors: Vec::new(),
-            warnings: Vec::new(),
-            files: Vec::new(),
-        }
+        Report { file, text, errors: Vec::new(), warnings: Vec::new(), files: Vec::new() }
     }
 
     pub fn fault(&mut self, at: usize, value: Fault) {
@@ -110,10 +93,7 @@ impl<'a> Report<'a> {
     }
 
     pub fn warn(&mut self, at: usize, what: impl Into<String>, remedy: impl Into<String>) {
-        self.warnings.push(At {
-            value: Fault::new(what, remedy),
-            at,
-        });
+        self.warnings.push(At { value: Fault::new(what, remedy), at });
     }
 
     /// Notes a file that the running element will read.
@@ -133,36 +113,15 @@ impl<'a> Report<'a> {
 
     /// Errors and warnings, each in the order of the file.
     pub fn finish(self) -> (Vec<ConfigError>, Vec<Warning>) {
-        let Report {
-            file,
-            text,
-            mut errors,
-            mut warnings,
-            ..
-        } = self;
+        let Report { file, text, mut errors, mut warnings, .. } = self;
         errors.sort_by_key(|e| e.at);
         warnings.sort_by_key(|w| w.at);
-        let errors = errors
-            .into_iter()
-            .map(|At { value, at }| place_error(file, text, at, value))
-            .collect();
+        let errors = errors.into_iter().map(|At { value, at }| place_error(file, text, at, value)).collect();
         let warnings = warnings
             .into_iter()
             .map(|At { value, at }| {
-                let ConfigError {
-                    file,
-                    line,
-                    column,
-                    what,
-                    remedy,
-                } = place_error(file, text, at, value);
-                Warning {
-                    file,
-                    line,
-                    column,
-                    what,
-                    remedy,
-                }
+                let ConfigError { file, line, column, what, remedy } = place_error(file, text, at, value);
+                Warning { file, line, column, what, remedy }
             })
             .collect();
         (errors, warnings)
@@ -189,22 +148,14 @@ fn position(text: &str, at: usize) -> (usize, usize) {
     }
     let before = text.get(..end).unwrap_or_default();
     let line = before.matches('\n').count() + 1;
-    let column = before
-        .rsplit('\n')
-        .next()
-        .unwrap_or_default()
-        .chars()
-        .count()
-        + 1;
+    let column = before.rsplit('\n').next().unwrap_or_default().chars().count() + 1;
     (line, column)
 }
 
 /// A string of the file may hold line ends; a message must not.
 fn one_line(text: String) -> String {
     if text.chars().any(char::is_control) {
-        text.chars()
-            .map(|c| if c.is_control() { ' ' } else { c })
-            .collect()
+        text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
     } else {
         text
     }
@@ -241,9 +192,7 @@ fn edits(a: &str, b: &str) -> usize {
     for (i, ca) in a.iter().enumerate() {
         let mut row = vec![i + 1];
         for (j, cb) in b.iter().enumerate() {
-            let mut best = (old[j] + usize::from(ca != cb))
-                .min(old[j + 1] + 1)
-                .min(row[j] + 1);
+            let mut best = (old[j] + usize::from(ca != cb)).min(old[j + 1] + 1).min(row[j] + 1);
             if i > 0 && j > 0 && *ca == b[j - 1] && a[i - 1] == *cb {
                 best = best.min(older[j - 1] + 1);
             }
@@ -260,21 +209,10 @@ mod tests {
 
     #[test]
     fn the_nearest_known_word_is_found_if_it_is_near() {
-        let known = [
-            "t1",
-            "t2",
-            "timer_c",
-            "try_timeout",
-            "idle_timeout",
-            "max_tries",
-        ];
+        let known = ["t1", "t2", "timer_c", "try_timeout", "idle_timeout", "max_tries"];
         assert_eq!(nearest("try_timout", known), Some("try_timeout"));
         assert_eq!(nearest("timerc", known), Some("timer_c"));
-        assert_eq!(
-            nearest("max_treis", known),
-            Some("max_tries"),
-            "swapped neighbours are one edit"
-        );
+        assert_eq!(nearest("max_treis", known), Some("max_tries"), "swapped neighbours are one edit");
         assert_eq!(nearest("Timer_C", known), Some("timer_c"));
         assert_eq!(nearest("retries", known), None);
         assert_eq!(nearest("", known), None);
@@ -286,11 +224,7 @@ mod tests {
         assert_eq!(position(text, 0), (1, 1));
         assert_eq!(position(text, 6), (2, 1));
         assert_eq!(position(text, text.find('x').map_or(0, |x| x)), (2, 9));
-        assert_eq!(
-            position(text, 7),
-            (2, 1),
-            "an offset inside a character belongs to it"
-        );
+        assert_eq!(position(text, 7), (2, 1), "an offset inside a character belongs to it");
         assert_eq!(position(text, 1000), (3, 1));
     }
 

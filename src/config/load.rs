@@ -36,23 +36,15 @@ pub fn find(named: Option<&Path>) -> Result<PathBuf, ConfigError> {
         return Ok(path.to_owned());
     }
     let [first, second] = Config::default_paths();
-    [first, second]
-        .into_iter()
-        .find(|p| p.exists())
-        .map(Path::to_owned)
-        .ok_or_else(|| {
-            let what = format!(
-                "no configuration: neither {} nor {} exists",
-                first.display(),
-                second.display()
-            );
-            place_error(
-                &first.display().to_string(),
-                "",
-                0,
-                Fault::new(what, "create one of them, or name a file with --config"),
-            )
-        })
+    [first, second].into_iter().find(|p| p.exists()).map(Path::to_owned).ok_or_else(|| {
+        let what = format!("no configuration: neither {} nor {} exists", first.display(), second.display());
+        place_error(
+            &first.display().to_string(),
+            "",
+            0,
+            Fault::new(what, "create one of them, or name a file with --config"),
+        )
+    })
 }
 
 /// Reads and checks a file. Files named in it are looked at too: one that cannot be read gives a warning,
@@ -95,11 +87,7 @@ pub fn parse(text: &str, name: &str) -> Result<(Config, Vec<Warning>), Vec<Confi
     read(text, name, false)
 }
 
-fn read(
-    text: &str,
-    name: &str,
-    open_files: bool,
-) -> Result<(Config, Vec<Warning>), Vec<ConfigError>> {
+fn read(text: &str, name: &str, open_files: bool) -> Result<(Config, Vec<Warning>), Vec<ConfigError>> {
     let mut report = Report::new(name, text);
     let (document, mut faults) = DeTable::parse_recoverable(text);
     if !faults.is_empty() {
@@ -110,11 +98,8 @@ fn read(
             let at = fault.span().map_or(0, |s| s.start);
             if line_end.is_none_or(|end| at > end) {
                 report.fault(at, syntax(text, at, fault.message()));
-                line_end = Some(
-                    text.get(at..)
-                        .and_then(|rest| rest.find('\n'))
-                        .map_or(text.len(), |n| at + n),
-                );
+                line_end =
+                    Some(text.get(at..).and_then(|rest| rest.find('\n')).map_or(text.len(), |n| at + n));
             }
         }
         return Err(report.finish().0);
@@ -140,26 +125,17 @@ fn syntax(text: &str, at: usize, message: &str) -> Fault {
     let rest = text.get(at..).unwrap_or_default();
     match message.split_once(", expected ") {
         _ if message.starts_with("duplicate key") => {
-            let word: String = rest
-                .chars()
-                .take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '"'))
-                .collect();
+            let word: String =
+                rest.chars().take_while(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '"')).collect();
             Fault::new(
                 format!("{word} is written twice"),
                 "leave one (tables that repeat have double brackets, [[peer]])",
             )
         }
         _ if message.starts_with("string values must be quoted") => {
-            let word = rest
-                .split(['\n', '#', ',', ']'])
-                .next()
-                .unwrap_or_default()
-                .trim();
+            let word = rest.split(['\n', '#', ',', ']']).next().unwrap_or_default().trim();
             if word.is_empty() {
-                Fault::new(
-                    "the value is missing",
-                    "write one after the =, strings in quotes",
-                )
+                Fault::new("the value is missing", "write one after the =, strings in quotes")
             } else {
                 Fault::new(
                     format!("the value {word} is not valid TOML"),
@@ -175,8 +151,5 @@ fn syntax(text: &str, at: usize, message: &str) -> Fault {
 /// The system's words without its number.
 fn reason(error: &std::io::Error) -> String {
     let text = error.to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+    text.split(" (os error").next().unwrap_or_default().to_owned()
 }

@@ -12,9 +12,7 @@ use crate::flow::{Host, Transport};
 /// A domain name or an address literal, an IPv6 address in brackets.
 pub(super) fn host(text: &str) -> Result<Host, Fault> {
     if let Some(inner) = text.strip_prefix('[') {
-        let addr = inner
-            .strip_suffix(']')
-            .and_then(|a| a.parse::<Ipv6Addr>().ok());
+        let addr = inner.strip_suffix(']').and_then(|a| a.parse::<Ipv6Addr>().ok());
         return addr.map(|a| Host::Addr(IpAddr::V6(a))).ok_or_else(|| {
             Fault::new(
                 format!("\"{text}\" is not an IPv6 address in brackets"),
@@ -38,9 +36,8 @@ pub(super) fn host(text: &str) -> Result<Host, Fault> {
 ///
 /// Wider than RFC 3261 §25.1 `hostname` by the underscore, which hosts inside a provider's own network do have.
 pub(super) fn domain_name(text: &str) -> Result<String, Fault> {
-    let wrong = |why: &str, remedy: &str| {
-        Fault::new(format!("\"{text}\" is not a domain name: {why}"), remedy)
-    };
+    let wrong =
+        |why: &str, remedy: &str| Fault::new(format!("\"{text}\" is not a domain name: {why}"), remedy);
     if !text.is_ascii() {
         return Err(wrong(
             "it has characters outside ASCII",
@@ -52,10 +49,7 @@ pub(super) fn domain_name(text: &str) -> Result<String, Fault> {
         return Err(wrong("it is empty", "write a name such as \"example.com\""));
     }
     if name.contains("://") || name.starts_with("sip:") || name.starts_with("sips:") {
-        return Err(wrong(
-            "it is a URI",
-            "write the host alone, such as \"example.com\"",
-        ));
+        return Err(wrong("it is a URI", "write the host alone, such as \"example.com\""));
     }
     if name.contains('*') {
         return Err(wrong("a wildcard has no place here", "name each host"));
@@ -66,26 +60,14 @@ pub(super) fn domain_name(text: &str) -> Result<String, Fault> {
         return Err(wrong("it has a port", "write the host without a port"));
     }
     if name.len() > 253 {
-        return Err(wrong(
-            "it is longer than 253 characters",
-            "write a shorter one",
-        ));
+        return Err(wrong("it is longer than 253 characters", "write a shorter one"));
     }
     for label in name.split('.') {
         if label.is_empty() || label.len() > 63 {
-            return Err(wrong(
-                "each label has 1 to 63 characters",
-                "write a name such as \"example.com\"",
-            ));
+            return Err(wrong("each label has 1 to 63 characters", "write a name such as \"example.com\""));
         }
-        if let Some(bad) = label
-            .chars()
-            .find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_'))
-        {
-            return Err(wrong(
-                &format!("'{bad}' is not allowed"),
-                "use letters, digits and hyphens only",
-            ));
+        if let Some(bad) = label.chars().find(|c| !c.is_ascii_alphanumeric() && !matches!(c, '-' | '_')) {
+            return Err(wrong(&format!("'{bad}' is not allowed"), "use letters, digits and hyphens only"));
         }
         if label.starts_with('-') || label.ends_with('-') {
             return Err(wrong(
@@ -95,11 +77,7 @@ pub(super) fn domain_name(text: &str) -> Result<String, Fault> {
         }
     }
     // Else "192.0.2.300" or "10.0.0" would be looked up as names.
-    if name
-        .rsplit('.')
-        .next()
-        .is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit()))
-    {
+    if name.rsplit('.').next().is_some_and(|last| last.bytes().all(|b| b.is_ascii_digit())) {
         return Err(wrong(
             "its last label is a number, and it is no IPv4 address",
             "write four numbers from 0 to 255, or a name",
@@ -142,10 +120,7 @@ pub(super) fn host_port(text: &str) -> Result<(Host, Option<u16>), Fault> {
     match tail.rfind(':') {
         Some(colon) if text.starts_with('[') || tail.matches(':').count() == 1 => {
             let (name, port) = text.split_at(after + colon);
-            Ok((
-                host(name)?,
-                Some(port_number(port.trim_start_matches(':'), text)?),
-            ))
+            Ok((host(name)?, Some(port_number(port.trim_start_matches(':'), text)?)))
         }
         _ => Ok((host(text)?, None)),
     }
@@ -153,16 +128,9 @@ pub(super) fn host_port(text: &str) -> Result<(Host, Option<u16>), Fault> {
 
 fn port_number(text: &str, whole: &str) -> Result<u16, Fault> {
     let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-    digits
-        .then(|| text.parse::<u16>().ok())
-        .flatten()
-        .filter(|p| *p != 0)
-        .ok_or_else(|| {
-            Fault::new(
-                format!("\"{whole}\" has no port after its colon"),
-                "write a number from 1 to 65535",
-            )
-        })
+    digits.then(|| text.parse::<u16>().ok()).flatten().filter(|p| *p != 0).ok_or_else(|| {
+        Fault::new(format!("\"{whole}\" has no port after its colon"), "write a number from 1 to 65535")
+    })
 }
 
 /// The address and port of a socket.
@@ -177,18 +145,12 @@ pub(super) fn socket(text: &str) -> Result<SocketAddr, Fault> {
         }
         Err(_) => "write \"192.0.2.10:5060\" or \"[2001:db8::10]:5060\"".to_owned(),
     };
-    Err(Fault::new(
-        format!("\"{text}\" is not an address and port"),
-        example,
-    ))
+    Err(Fault::new(format!("\"{text}\" is not an address and port"), example))
 }
 
 /// A DNS server: an address, port 53 unless written.
 pub(super) fn dns_server(text: &str) -> Result<SocketAddr, Fault> {
-    let bare = text
-        .strip_prefix('[')
-        .and_then(|t| t.strip_suffix(']'))
-        .unwrap_or(text);
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
     match (text.parse::<SocketAddr>(), bare.parse::<IpAddr>()) {
         (Ok(addr), _) if addr.port() != 0 => Ok(addr),
         (_, Ok(ip)) => Ok(SocketAddr::new(ip, 53)),
@@ -205,15 +167,15 @@ pub(super) fn prefix(text: &str) -> Result<(IpNet, bool), Fault> {
         return Ok((IpNet::from(addr), false));
     }
     let wrong = |remedy: String| Fault::new(format!("\"{text}\" is not a prefix"), remedy);
-    let usual = || {
-        "write an address or a prefix, such as \"198.51.100.0/24\" or \"2001:db8::/32\"".to_owned()
-    };
+    let usual =
+        || "write an address or a prefix, such as \"198.51.100.0/24\" or \"2001:db8::/32\"".to_owned();
     if let Some(inner) = text.strip_prefix('[') {
         let inner = inner.replace(']', "");
-        return Err(wrong(inner.parse::<IpAddr>().map_or_else(
-            |_| usual(),
-            |_| format!("write \"{inner}\" without brackets"),
-        )));
+        return Err(wrong(
+            inner
+                .parse::<IpAddr>()
+                .map_or_else(|_| usual(), |_| format!("write \"{inner}\" without brackets")),
+        ));
     }
     let net: IpNet = text.parse().map_err(|_| wrong(usual()))?;
     Ok((net.trunc(), net.trunc() != net))
@@ -232,21 +194,14 @@ pub(super) fn tls_name(text: &str) -> Result<String, Fault> {
 
 /// A next hop as a URI: `sip:` or `sips:`, host, port, and at most the parameters `transport` and `lr`.
 pub(super) fn next_hop(text: &str) -> Result<NextHop, Fault> {
-    let wrong = |why: &str, remedy: &str| {
-        Fault::new(format!("\"{text}\" is not a next hop: {why}"), remedy)
-    };
+    let wrong = |why: &str, remedy: &str| Fault::new(format!("\"{text}\" is not a next hop: {why}"), remedy);
     let example = "write one like \"sip:transit.example.net;transport=tls\"";
-    let (scheme, rest) = text
-        .split_once(':')
-        .ok_or_else(|| wrong("the scheme is missing", example))?;
+    let (scheme, rest) = text.split_once(':').ok_or_else(|| wrong("the scheme is missing", example))?;
     let sips = match scheme.to_ascii_lowercase().as_str() {
         "sip" => false,
         "sips" => true,
         _ => {
-            return Err(wrong(
-                "it does not begin with \"sip:\" or \"sips:\"",
-                example,
-            ));
+            return Err(wrong("it does not begin with \"sip:\" or \"sips:\"", example));
         }
     };
     if rest.contains(['@', '?', '<', '>', ' ']) {
@@ -258,10 +213,7 @@ pub(super) fn next_hop(text: &str) -> Result<NextHop, Fault> {
     let mut parts = rest.split(';');
     let (host, port) = host_port(parts.next().unwrap_or_default())?;
     if matches!(&host, Host::Addr(a) if a.is_unspecified() || a.is_multicast()) {
-        return Err(wrong(
-            "nobody can be reached at this address",
-            "write the address of one host",
-        ));
+        return Err(wrong("nobody can be reached at this address", "write the address of one host"));
     }
     let mut transport = None;
     for parameter in parts {
@@ -271,10 +223,7 @@ pub(super) fn next_hop(text: &str) -> Result<NextHop, Fault> {
                 transport = Some(Transport::from_token(value.as_bytes()).ok_or_else(|| {
                     wrong(
                         &format!("unknown transport \"{value}\""),
-                        &format!(
-                            "write {}",
-                            alternatives(Transport::ALL.map(Transport::param))
-                        ),
+                        &format!("write {}", alternatives(Transport::ALL.map(Transport::param))),
                     )
                 })?);
             }
@@ -289,18 +238,9 @@ pub(super) fn next_hop(text: &str) -> Result<NextHop, Fault> {
         }
     }
     if sips && transport == Some(Transport::Udp) {
-        return Err(wrong(
-            "sips never goes over UDP",
-            "write \"sip:\", or leave the transport out",
-        ));
+        return Err(wrong("sips never goes over UDP", "write \"sip:\", or leave the transport out"));
     }
-    Ok(NextHop {
-        uri: text.to_owned(),
-        sips,
-        host,
-        port,
-        transport,
-    })
+    Ok(NextHop { uri: text.to_owned(), sips, host, port, transport })
 }
 
 /// Header fields without which a message is none, or its dialog breaks.

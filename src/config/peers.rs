@@ -13,42 +13,25 @@ use super::{Peer, Probe, RouteRule, Sip, names};
 use crate::config::DomainPattern;
 
 /// All peers, in file order; a flawed one stays, so that what refers to it finds it.
-pub(super) fn peers(
-    report: &mut Report<'_>,
-    root: &Section<'_>,
-    sip: &Sip,
-    spots: &mut Spots,
-) -> Vec<Peer> {
+pub(super) fn peers(report: &mut Report<'_>, root: &Section<'_>, sip: &Sip, spots: &mut Spots) -> Vec<Peer> {
     let mut peers: Vec<Peer> = Vec::new();
     let mut by_name: HashMap<String, ()> = HashMap::new();
     for section in root.tables(report, "peer", &raw::PEER) {
         let before = report.errors();
-        let name = section.required(
-            report,
-            "name",
-            "\"…\", a short word for it",
-            names::peer_name,
-        );
+        let name = section.required(report, "name", "\"…\", a short word for it", names::peer_name);
         if let Some(At { value, at }) = &name
             && by_name.insert(value.clone(), ()).is_some()
         {
-            report.error(
-                *at,
-                format!("two peers are named \"{value}\""),
-                "give each peer a name of its own",
-            );
+            report.error(*at, format!("two peers are named \"{value}\""), "give each peer a name of its own");
         }
-        let mut spot = PeerSpots {
-            head: section.at,
-            ..PeerSpots::default()
-        };
+        let mut spot = PeerSpots { head: section.at, ..PeerSpots::default() };
         let mut peer = peer(report, &section, sip, &mut spot);
         peer.name = match name {
             Some(name) => name.value,
             // An impossible name is still the one that routes use.
-            None if section.is_string("name") => section
-                .string(report, "name")
-                .map_or_else(String::new, |s| s.value.to_owned()),
+            None if section.is_string("name") => {
+                section.string(report, "name").map_or_else(String::new, |s| s.value.to_owned())
+            }
             None => String::new(),
         };
         spot.sound = report.errors() == before;
@@ -59,27 +42,20 @@ pub(super) fn peers(
 }
 
 fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut PeerSpots) -> Peer {
-    let (domains, places) = split(
-        section
-            .list(report, "domains", names::domain_pattern)
-            .unwrap_or_default(),
-    );
+    let (domains, places) = split(section.list(report, "domains", names::domain_pattern).unwrap_or_default());
     spot.domains = places;
     let next_hop = section.parsed(report, "next_hop", names::next_hop);
     spot.next_hop = section.place("next_hop");
+    spot.probe = section.place_of_key("probe");
     let (sources, places) = split(sources(report, section));
     spot.sources = places;
-    let tls_names = section
-        .list(report, "tls_names", names::tls_name)
-        .map(|list| {
-            let (values, places) = split(list);
-            spot.tls_names = places;
-            values
-        });
+    let tls_names = section.list(report, "tls_names", names::tls_name).map(|list| {
+        let (values, places) = split(list);
+        spot.tls_names = places;
+        values
+    });
     let t1 = section.duration(report, "t1", T1_RANGE);
-    let strip_headers = section
-        .list(report, "strip_headers", names::strippable_header)
-        .unwrap_or_default();
+    let strip_headers = section.list(report, "strip_headers", names::strippable_header).unwrap_or_default();
     Peer {
         name: String::new(),
         domains,
@@ -127,57 +103,31 @@ fn probe(report: &mut Report<'_>, section: &Section<'_>) -> Option<Probe> {
     }
     let d = Probe::default();
     section.word(report, "method", &[("OPTIONS", ())], ());
-    let interval = section
-        .duration(report, "interval", MS..=YEAR)
-        .unwrap_or(d.interval);
-    let timeout = section
-        .duration(report, "timeout", MS..=YEAR)
-        .unwrap_or(d.timeout);
+    let interval = section.duration(report, "interval", MS..=YEAR).unwrap_or(d.interval);
+    let timeout = section.duration(report, "timeout", MS..=YEAR).unwrap_or(d.timeout);
     if timeout > interval {
         let what = format!(
             "a probe's timeout = {} is longer than its interval = {}",
             show_duration(timeout),
             show_duration(interval)
         );
-        let key = if section.has("timeout") {
-            "timeout"
-        } else {
-            "interval"
-        };
-        report.error(
-            section.place(key),
-            what,
-            "let a probe end before the next begins",
-        );
+        let key = if section.has("timeout") { "timeout" } else { "interval" };
+        report.error(section.place(key), what, "let a probe end before the next begins");
     }
     Some(Probe {
         interval,
         timeout,
-        down_after: section
-            .number(report, "down_after", 1..=1000)
-            .unwrap_or(d.down_after),
-        up_after: section
-            .number(report, "up_after", 1..=1000)
-            .unwrap_or(d.up_after),
+        down_after: section.number(report, "down_after", 1..=1000).unwrap_or(d.down_after),
+        up_after: section.number(report, "up_after", 1..=1000).unwrap_or(d.up_after),
     })
 }
 
 /// `sources`, each prefix once.
 pub(super) fn sources(report: &mut Report<'_>, section: &Section<'_>) -> Vec<At<IpNet>> {
     let mut list: Vec<At<IpNet>> = Vec::new();
-    for At {
-        value: (net, loose),
-        at,
-    } in section
-        .list(report, "sources", names::prefix)
-        .unwrap_or_default()
-    {
+    for At { value: (net, loose), at } in section.list(report, "sources", names::prefix).unwrap_or_default() {
         if loose {
-            report.warn(
-                at,
-                "bits are set beyond the prefix",
-                format!("it is read as \"{net}\""),
-            );
+            report.warn(at, "bits are set beyond the prefix", format!("it is read as \"{net}\""));
         }
         if net.prefix_len() == 0 {
             let family = if net.addr().is_ipv4() { "IPv4" } else { "IPv6" };
@@ -205,39 +155,23 @@ pub(super) fn routes(
 ) -> Vec<RouteRule> {
     let mut rules: Vec<RouteRule> = Vec::new();
     for section in root.tables(report, "route", &raw::ROUTE) {
-        let prefix = section.required(
-            report,
-            "prefix",
-            "\"+44\", or \"\" for the default route",
-            |text| {
-                if text
-                    .bytes()
-                    .all(|b| b.is_ascii_graphic() && !matches!(b, b'@' | b':' | b'"' | b'<' | b'>'))
-                {
-                    Ok(text.to_owned())
-                } else {
-                    Err(super::error::Fault::new(
-                        format!("no user part begins with \"{text}\""),
-                        "write digits, after a + for a global number, such as \"+44\"",
-                    ))
-                }
-            },
-        );
+        let prefix = section.required(report, "prefix", "\"+44\", or \"\" for the default route", |text| {
+            if text.bytes().all(|b| b.is_ascii_graphic() && !matches!(b, b'@' | b':' | b'"' | b'<' | b'>')) {
+                Ok(text.to_owned())
+            } else {
+                Err(super::error::Fault::new(
+                    format!("no user part begins with \"{text}\""),
+                    "write digits, after a + for a global number, such as \"+44\"",
+                ))
+            }
+        });
         let mut indices: Vec<usize> = Vec::new();
         if !section.has("peers") {
-            report.error(
-                section.at,
-                "[[route]] has no peers",
-                "add peers = [\"…\"], in order of preference",
-            );
+            report.error(section.at, "[[route]] has no peers", "add peers = [\"…\"], in order of preference");
         }
         let named = section.list(report, "peers", |text| Ok(text.to_owned()));
         if named.as_ref().is_some_and(Vec::is_empty) && section.is_empty_list("peers") {
-            report.error(
-                section.place("peers"),
-                "a route to no peer",
-                "name at least one peer",
-            );
+            report.error(section.place("peers"), "a route to no peer", "name at least one peer");
         }
         for At { value, at } in named.unwrap_or_default() {
             match peers.iter().position(|p| p.name == value) {
@@ -253,13 +187,8 @@ pub(super) fn routes(
                         .get(index)
                         .filter(|p| !reachable(p) && spots.get(index).is_some_and(|s| s.sound))
                     {
-                        let what =
-                            format!("a route to \"{}\", which has no exact domain", peer.name);
-                        report.error(
-                            at,
-                            what,
-                            "give it one; it becomes the host of what is sent there",
-                        );
+                        let what = format!("a route to \"{}\", which has no exact domain", peer.name);
+                        report.error(at, what, "give it one; it becomes the host of what is sent there");
                     }
                     indices.push(index);
                 }
@@ -277,23 +206,14 @@ pub(super) fn routes(
         let Some(prefix) = prefix else { continue };
         if rules.iter().any(|r| r.prefix == prefix.value) {
             let what = format!("a second route for prefix \"{}\"", prefix.value);
-            report.error(
-                prefix.at,
-                what,
-                "put all its peers into one route, in order of preference",
-            );
+            report.error(prefix.at, what, "put all its peers into one route, in order of preference");
         }
-        rules.push(RouteRule {
-            prefix: prefix.value,
-            peers: indices,
-        });
+        rules.push(RouteRule { prefix: prefix.value, peers: indices });
     }
     rules
 }
 
 /// Rule 5: a route replaces the URI's host by the peer's first exact domain.
 fn reachable(peer: &Peer) -> bool {
-    peer.domains
-        .iter()
-        .any(|d| matches!(d, DomainPattern::Exact(_)))
+    peer.domains.iter().any(|d| matches!(d, DomainPattern::Exact(_)))
 }

@@ -65,10 +65,7 @@ kinds! {
 
 /// Every table, as messages name it, with the keys it may have; for documents and completions.
 pub fn known_keys() -> impl Iterator<Item = (&'static str, &'static [&'static str])> {
-    ALL_KINDS
-        .iter()
-        .filter(|k| ***k != ROOT)
-        .map(|k| (k.title, k.keys))
+    ALL_KINDS.iter().filter(|k| ***k != ROOT).map(|k| (k.title, k.keys))
 }
 
 /// One table of the text; absent ones read as empty.
@@ -86,31 +83,18 @@ impl<'t> Section<'t> {
         Self::new(report, &ROOT, table, 0)
     }
 
-    fn new(
-        report: &mut Report<'_>,
-        kind: &'static Kind,
-        table: &'t DeTable<'t>,
-        at: usize,
-    ) -> Self {
+    fn new(report: &mut Report<'_>, kind: &'static Kind, table: &'t DeTable<'t>, at: usize) -> Self {
         for key in table.keys() {
             let name: &str = key.get_ref();
             if !kind.keys.contains(&name) {
                 report.fault(key.span().start, unknown_key(kind, name));
             }
         }
-        Section {
-            kind,
-            table: Some(table),
-            at,
-        }
+        Section { kind, table: Some(table), at }
     }
 
     fn absent(kind: &'static Kind) -> Self {
-        Section {
-            kind,
-            table: None,
-            at: 0,
-        }
+        Section { kind, table: None, at: 0 }
     }
 
     /// It was written, be it empty.
@@ -119,11 +103,7 @@ impl<'t> Section<'t> {
     }
 
     fn value(&self, key: &'static str) -> Option<&'t Spanned<DeValue<'t>>> {
-        debug_assert!(
-            self.kind.keys.contains(&key),
-            "{key} is not declared for {}",
-            self.kind.title
-        );
+        debug_assert!(self.kind.keys.contains(&key), "{key} is not declared for {}", self.kind.title);
         self.table?.get(key)
     }
 
@@ -139,10 +119,7 @@ impl<'t> Section<'t> {
 
     /// The key holds a string.
     pub fn is_string(&self, key: &'static str) -> bool {
-        matches!(
-            self.value(key).map(Spanned::get_ref),
-            Some(DeValue::String(_))
-        )
+        matches!(self.value(key).map(Spanned::get_ref), Some(DeValue::String(_)))
     }
 
     /// The key holds a list with nothing in it (rather than one whose entries were all wrong).
@@ -151,12 +128,7 @@ impl<'t> Section<'t> {
     }
 
     /// A table below this one.
-    pub fn table(
-        &self,
-        report: &mut Report<'_>,
-        key: &'static str,
-        kind: &'static Kind,
-    ) -> Section<'t> {
+    pub fn table(&self, report: &mut Report<'_>, key: &'static str, kind: &'static Kind) -> Section<'t> {
         let Some(value) = self.value(key) else {
             return Section::absent(kind);
         };
@@ -172,13 +144,7 @@ impl<'t> Section<'t> {
                 Section::absent(kind)
             }
             other => {
-                wrong_type(
-                    report,
-                    at,
-                    key,
-                    other,
-                    &format!("write a table, {}", kind.title),
-                );
+                wrong_type(report, at, key, other, &format!("write a table, {}", kind.title));
                 Section::absent(kind)
             }
         }
@@ -202,9 +168,7 @@ impl<'t> Section<'t> {
         let mut sections = Vec::new();
         for item in items.iter() {
             match item.get_ref() {
-                DeValue::Table(table) => {
-                    sections.push(Section::new(report, kind, table, item.span().start))
-                }
+                DeValue::Table(table) => sections.push(Section::new(report, kind, table, item.span().start)),
                 other => wrong_type(report, item.span().start, key, other, &remedy),
             }
         }
@@ -216,18 +180,9 @@ impl<'t> Section<'t> {
         let value = self.value(key)?;
         let at = value.span().start;
         match value.get_ref() {
-            DeValue::String(s) => Some(At {
-                value: s.as_ref(),
-                at,
-            }),
+            DeValue::String(s) => Some(At { value: s.as_ref(), at }),
             other => {
-                wrong_type(
-                    report,
-                    at,
-                    key,
-                    other,
-                    &format!("write a string, {key} = \"…\""),
-                );
+                wrong_type(report, at, key, other, &format!("write a string, {key} = \"…\""));
                 None
             }
         }
@@ -241,10 +196,7 @@ impl<'t> Section<'t> {
         parse: impl Fn(&str) -> Result<T, Fault>,
     ) -> Option<At<T>> {
         let At { value, at } = self.string(report, key)?;
-        parse(value)
-            .map_err(|fault| report.fault(at, fault))
-            .ok()
-            .map(|value| At { value, at })
+        parse(value).map_err(|fault| report.fault(at, fault)).ok().map(|value| At { value, at })
     }
 
     /// A string that must be there.
@@ -274,8 +226,7 @@ impl<'t> Section<'t> {
         words: &[(&str, T)],
         default: T,
     ) -> T {
-        self.parsed(report, key, |text| word(key, words, text))
-            .map_or(default, |w| w.value)
+        self.parsed(report, key, |text| word(key, words, text)).map_or(default, |w| w.value)
     }
 
     /// A list of strings, each meaning something.
@@ -322,9 +273,7 @@ impl<'t> Section<'t> {
         for item in items.iter() {
             let at = item.span().start;
             let name = format!("an entry of {key}");
-            list.extend(
-                integer(report, &name, at, item.get_ref(), &range).map(|value| At { value, at }),
-            );
+            list.extend(integer(report, &name, at, item.get_ref(), &range).map(|value| At { value, at }));
         }
         Some(list)
     }
@@ -338,8 +287,7 @@ impl<'t> Section<'t> {
     ) -> Option<T> {
         let value = self.value(key)?;
         // Ranges are chosen to fit the type; a conversion that failed would read as left out.
-        integer(report, key, value.span().start, value.get_ref(), &range)
-            .and_then(|n| T::try_from(n).ok())
+        integer(report, key, value.span().start, value.get_ref(), &range).and_then(|n| T::try_from(n).ok())
     }
 
     /// A number within a range, whole or not.
@@ -355,13 +303,7 @@ impl<'t> Section<'t> {
             DeValue::Float(f) => f.as_str(),
             DeValue::Integer(i) if i.radix() == 10 => i.as_str(),
             other => {
-                wrong_type(
-                    report,
-                    at,
-                    key,
-                    other,
-                    &format!("write a number, {key} = {:?}", range.start()),
-                );
+                wrong_type(report, at, key, other, &format!("write a number, {key} = {:?}", range.start()));
                 return None;
             }
         };
@@ -372,11 +314,7 @@ impl<'t> Section<'t> {
             } else {
                 format!("from {}", range.start())
             };
-            report.error(
-                at,
-                format!("{key} = {text} is out of range"),
-                format!("write a number {upper}"),
-            );
+            report.error(at, format!("{key} = {text} is out of range"), format!("write a number {upper}"));
         }
         number
     }
@@ -412,30 +350,21 @@ impl<'t> Section<'t> {
             DeValue::String(text) => text,
             other => {
                 let example = match other {
-                    DeValue::Integer(n) if n.as_str() != "0" => format!(
-                        "write it with its unit, {key} = \"{}s\" or \"{0}ms\"",
-                        n.as_str()
-                    ),
+                    DeValue::Integer(n) if n.as_str() != "0" => {
+                        format!("write it with its unit, {key} = \"{}s\" or \"{0}ms\"", n.as_str())
+                    }
                     _ => {
                         let usual = Duration::from_secs(5).clamp(*range.start(), *range.end());
-                        format!(
-                            "write a duration, {key} = \"{}\"",
-                            units::show_duration(usual)
-                        )
+                        format!("write a duration, {key} = \"{}\"", units::show_duration(usual))
                     }
                 };
                 wrong_type(report, at, key, other, &example);
                 return None;
             }
         };
-        let found = units::duration(text)
-            .map_err(|fault| report.fault(at, fault))
-            .ok()?;
+        let found = units::duration(text).map_err(|fault| report.fault(at, fault)).ok()?;
         if !range.contains(&found) {
-            let (from, to) = (
-                units::show_duration(*range.start()),
-                units::show_duration(*range.end()),
-            );
+            let (from, to) = (units::show_duration(*range.start()), units::show_duration(*range.end()));
             report.error(
                 at,
                 format!("{key} = \"{text}\" is out of range"),
@@ -456,28 +385,17 @@ impl<'t> Section<'t> {
         let value = self.value(key)?;
         let at = value.span().start;
         let found = match value.get_ref() {
-            DeValue::String(text) => units::size(text)
-                .map_err(|fault| report.fault(at, fault))
-                .ok()?,
+            DeValue::String(text) => units::size(text).map_err(|fault| report.fault(at, fault)).ok()?,
             DeValue::Integer(n) if n.radix() == 10 && !n.as_str().starts_with('-') => {
                 n.as_str().parse().unwrap_or(u64::MAX)
             }
             other => {
-                wrong_type(
-                    report,
-                    at,
-                    key,
-                    other,
-                    &format!("write a size, {key} = \"64KiB\""),
-                );
+                wrong_type(report, at, key, other, &format!("write a size, {key} = \"64KiB\""));
                 return None;
             }
         };
         if !range.contains(&found) {
-            let (from, to) = (
-                units::show_size(*range.start()),
-                units::show_size(*range.end()),
-            );
+            let (from, to) = (units::show_size(*range.start()), units::show_size(*range.end()));
             report.error(
                 at,
                 format!("{key} = {} is out of range", units::show_size(found)),
@@ -490,25 +408,16 @@ impl<'t> Section<'t> {
 
     /// Where a key itself stands; the header if it isn't written.
     pub fn place_of_key(&self, key: &'static str) -> usize {
-        self.table
-            .and_then(|t| t.get_key_value(key))
-            .map_or(self.at, |(k, _)| k.span().start)
+        self.table.and_then(|t| t.get_key_value(key)).map_or(self.at, |(k, _)| k.span().start)
     }
 }
 
 /// What a word of a fixed set means.
 pub(super) fn word<T: Copy>(key: &str, words: &[(&str, T)], text: &str) -> Result<T, Fault> {
-    words
-        .iter()
-        .find(|(w, _)| *w == text)
-        .map(|(_, meaning)| *meaning)
-        .ok_or_else(|| {
-            let known = alternatives(words.iter().map(|(w, _)| *w));
-            Fault::new(
-                format!("{key} cannot be \"{text}\""),
-                format!("write {known}"),
-            )
-        })
+    words.iter().find(|(w, _)| *w == text).map(|(_, meaning)| *meaning).ok_or_else(|| {
+        let known = alternatives(words.iter().map(|(w, _)| *w));
+        Fault::new(format!("{key} cannot be \"{text}\""), format!("write {known}"))
+    })
 }
 
 fn integer(
@@ -519,25 +428,13 @@ fn integer(
     range: &RangeInclusive<u64>,
 ) -> Option<u64> {
     let DeValue::Integer(n) = value else {
-        wrong_type(
-            report,
-            at,
-            name,
-            value,
-            &format!("write a whole number, such as {}", range.start()),
-        );
+        wrong_type(report, at, name, value, &format!("write a whole number, such as {}", range.start()));
         return None;
     };
-    let number = u64::from_str_radix(n.as_str(), n.radix())
-        .ok()
-        .filter(|n| range.contains(n));
+    let number = u64::from_str_radix(n.as_str(), n.radix()).ok().filter(|n| range.contains(n));
     if number.is_none() {
         let remedy = format!("write a number from {} to {}", range.start(), range.end());
-        report.error(
-            at,
-            format!("{name} = {} is out of range", n.as_str()),
-            remedy,
-        );
+        report.error(at, format!("{name} = {} is out of range", n.as_str()), remedy);
     }
     number
 }
@@ -561,19 +458,11 @@ fn unknown_key(kind: &Kind, name: &str) -> Fault {
     } else {
         format!("unknown key \"{name}\" in {}", kind.title)
     };
-    let homes: Vec<&str> = ALL_KINDS
-        .iter()
-        .filter(|k| ***k != ROOT && k.keys.contains(&name))
-        .map(|k| k.title)
-        .collect();
+    let homes: Vec<&str> =
+        ALL_KINDS.iter().filter(|k| ***k != ROOT && k.keys.contains(&name)).map(|k| k.title).collect();
     let remedy = if let Some(meant) = nearest(name, kind.keys.iter().copied()) {
-        let table = ALL_KINDS
-            .iter()
-            .find(|k| *kind == ROOT && k.title.trim_matches(['[', ']']) == meant);
-        table.map_or_else(
-            || format!("did you mean \"{meant}\"?"),
-            |t| format!("did you mean {}?", t.title),
-        )
+        let table = ALL_KINDS.iter().find(|k| *kind == ROOT && k.title.trim_matches(['[', ']']) == meant);
+        table.map_or_else(|| format!("did you mean \"{meant}\"?"), |t| format!("did you mean {}?", t.title))
     } else if !homes.is_empty() {
         format!("it belongs in {}", homes.join(" or "))
     } else if let [only] = kind.keys {

@@ -4,19 +4,9 @@ use std::time::Duration;
 
 use super::error::Fault;
 
-const DURATION_UNITS: [(&str, u64); 5] = [
-    ("ms", 1),
-    ("s", 1_000),
-    ("m", 60_000),
-    ("h", 3_600_000),
-    ("d", 86_400_000),
-];
-const SIZE_UNITS: [(&str, u64); 4] = [
-    ("B", 1),
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
-    ("GiB", 1 << 30),
-];
+const DURATION_UNITS: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1_000), ("m", 60_000), ("h", 3_600_000), ("d", 86_400_000)];
+const SIZE_UNITS: [(&str, u64); 4] = [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
 /// A whole number and one unit: `100ms`, `2s`, `5m`, `1h`, `1d`, `0s`.
 pub(super) fn duration(text: &str) -> Result<Duration, Fault> {
@@ -35,9 +25,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, Fault> {
         .iter()
         .find(|(u, _)| *u == unit)
         .ok_or_else(|| wrong(&format!("unknown unit \"{unit}\"")))?;
-    let millis = number?
-        .checked_mul(*factor)
-        .ok_or_else(|| wrong("it is too long"));
+    let millis = number?.checked_mul(*factor).ok_or_else(|| wrong("it is too long"));
     millis.map(Duration::from_millis)
 }
 
@@ -56,17 +44,12 @@ pub(super) fn size(text: &str) -> Result<u64, Fault> {
         .iter()
         .find(|(u, _)| *u == unit)
         .ok_or_else(|| wrong(&format!("unknown unit \"{unit}\"")))?;
-    number?
-        .checked_mul(*factor)
-        .ok_or_else(|| wrong("it is too large"))
+    number?.checked_mul(*factor).ok_or_else(|| wrong("it is too large"))
 }
 
 fn split(text: &str) -> (&str, &str) {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    (
-        text.get(..digits).unwrap_or_default(),
-        text.get(digits..).unwrap_or_default(),
-    )
+    (text.get(..digits).unwrap_or_default(), text.get(digits..).unwrap_or_default())
 }
 
 /// `None`: no digits. Inside: too many of them.
@@ -74,22 +57,17 @@ fn parse(digits: &str) -> Option<Result<u64, Fault>> {
     if digits.is_empty() {
         return None;
     }
-    Some(digits.parse().map_err(|_| {
-        Fault::new(
-            format!("the number {digits} is too large"),
-            "write a smaller one",
-        )
-    }))
+    Some(
+        digits
+            .parse()
+            .map_err(|_| Fault::new(format!("the number {digits} is too large"), "write a smaller one")),
+    )
 }
 
 /// A duration as the configuration would write it, in the largest unit that needs no fraction.
 pub fn show_duration(d: Duration) -> String {
     let millis = d.as_millis();
-    let unit = DURATION_UNITS
-        .iter()
-        .skip(1)
-        .rev()
-        .find(|(_, f)| millis.is_multiple_of(u128::from(*f)));
+    let unit = DURATION_UNITS.iter().skip(1).rev().find(|(_, f)| millis.is_multiple_of(u128::from(*f)));
     match unit {
         _ if millis == 0 => "0s".to_owned(),
         Some((unit, factor)) => format!("{}{unit}", millis / u128::from(*factor)),
@@ -99,12 +77,7 @@ pub fn show_duration(d: Duration) -> String {
 
 /// A size as the configuration would write it, in the largest unit that needs no fraction.
 pub fn show_size(octets: u64) -> String {
-    match SIZE_UNITS
-        .iter()
-        .skip(1)
-        .rev()
-        .find(|(_, f)| octets != 0 && octets.is_multiple_of(*f))
-    {
+    match SIZE_UNITS.iter().skip(1).rev().find(|(_, f)| octets != 0 && octets.is_multiple_of(*f)) {
         Some((unit, factor)) => format!("{}{unit}", octets / factor),
         None => octets.to_string(),
     }
@@ -126,11 +99,7 @@ mod tests {
             ("1h", 3_600_000),
             ("1d", 86_400_000),
         ] {
-            assert_eq!(
-                duration(text).unwrap(),
-                Duration::from_millis(millis),
-                "{text}"
-            );
+            assert_eq!(duration(text).unwrap(), Duration::from_millis(millis), "{text}");
         }
     }
 
@@ -182,12 +151,7 @@ mod tests {
             let fault = size(text).unwrap_err();
             assert!(fault.what.contains(why), "{text}: {}", fault.what);
         }
-        assert!(
-            size("18446744073709551615KiB")
-                .unwrap_err()
-                .what
-                .contains("too large")
-        );
+        assert!(size("18446744073709551615KiB").unwrap_err().what.contains("too large"));
     }
 
     #[test]

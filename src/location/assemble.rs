@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 use super::candidate::{FOREVER, LeftOutReason, Located, Outcome, Server, Tier};
 use super::question::{Answer, DnsStep, Question, RecordKind, Records, StepOutcome, normal_name};
 use super::resolve::{
-    Branch, LeftOutList, MAX_ADDRESSES, MAX_CANDIDATES, MAX_SRV, Reply, Resolution,
-    UNANSWERED_HOLD, sorted_srv,
+    Branch, LeftOutList, MAX_ADDRESSES, MAX_CANDIDATES, MAX_SRV, Reply, Resolution, UNANSWERED_HOLD,
+    sorted_srv,
 };
 use crate::flow::{Host, Transport};
 
@@ -27,17 +27,9 @@ impl Resolution {
         if let Some((transport, port)) = self.direct {
             tiers.extend(self.direct_tier(transport, port, &mut left_out));
         }
-        let outcome = if tiers.is_empty() {
-            self.failure()
-        } else {
-            Outcome::Found
-        };
+        let outcome = if tiers.is_empty() { self.failure() } else { Outcome::Found };
         let expires = self.expires(now);
-        let steps = self
-            .asked
-            .iter()
-            .map(|a| step(&a.question, &a.reply, now))
-            .collect();
+        let steps = self.asked.iter().map(|a| step(&a.question, &a.reply, now)).collect();
         let mut located = Located::from_tiers(self.key, tiers, outcome, expires);
         located.left_out = left_out.0;
         located.steps = steps;
@@ -45,27 +37,17 @@ impl Resolution {
     }
 
     /// The tiers of one SRV answer: one for each priority that has a server.
-    fn tiers_of(
-        &self,
-        branch: &Branch,
-        tiers: &mut Vec<Tier>,
-        room: &mut usize,
-        left_out: &mut LeftOutList,
-    ) {
+    fn tiers_of(&self, branch: &Branch, tiers: &mut Vec<Tier>, room: &mut usize, left_out: &mut LeftOutList) {
         let set = match self.reply(&branch.name, RecordKind::Srv) {
             Some(Reply::Answered(Answer::Records(set), _)) => set,
             Some(Reply::Answered(Answer::NoData | Answer::NxDomain, _)) => {
                 if branch.naptr.is_some() {
-                    left_out.push(LeftOutReason::NoSuchService, || {
-                        format!("{}. SRV", branch.name)
-                    });
+                    left_out.push(LeftOutReason::NoSuchService, || format!("{}. SRV", branch.name));
                 }
                 return;
             }
             _ => {
-                return left_out.push(LeftOutReason::LookupFailed, || {
-                    format!("{}. SRV", branch.name)
-                });
+                return left_out.push(LeftOutReason::LookupFailed, || format!("{}. SRV", branch.name));
             }
         };
         let records = sorted_srv(set);
@@ -91,9 +73,9 @@ impl Resolution {
                 room,
                 left_out,
             ) {
-                Err(reason) => left_out.push(reason, || {
-                    format!("{}. SRV {}", branch.name, record.describe())
-                }),
+                Err(reason) => {
+                    left_out.push(reason, || format!("{}. SRV {}", branch.name, record.describe()))
+                }
                 Ok(server) => {
                     let at = (Arc::clone(&server.target), server.port);
                     if let Some(priority) = seen.get(&at) {
@@ -101,9 +83,8 @@ impl Resolution {
                             format!("{}. SRV {}", branch.name, record.describe())
                         });
                         // The order within an answer means nothing, so neither may it here.
-                        let twin = group
-                            .iter_mut()
-                            .find(|s| s.target == server.target && s.port == server.port);
+                        let twin =
+                            group.iter_mut().find(|s| s.target == server.target && s.port == server.port);
                         if *priority == record.priority
                             && let Some(twin) = twin
                         {
@@ -116,15 +97,9 @@ impl Resolution {
                     }
                 }
             }
-            let ends = records
-                .peek()
-                .is_none_or(|next| next.priority != record.priority);
+            let ends = records.peek().is_none_or(|next| next.priority != record.priority);
             if ends && !group.is_empty() {
-                tiers.push(Tier::new(
-                    branch.naptr,
-                    record.priority,
-                    std::mem::take(&mut group),
-                ));
+                tiers.push(Tier::new(branch.naptr, record.priority, std::mem::take(&mut group)));
             }
         }
     }
@@ -154,29 +129,18 @@ impl Resolution {
     }
 
     /// The host itself as the only server.
-    fn direct_tier(
-        &self,
-        transport: Transport,
-        port: u16,
-        left_out: &mut LeftOutList,
-    ) -> Option<Tier> {
+    fn direct_tier(&self, transport: Transport, port: u16, left_out: &mut LeftOutList) -> Option<Tier> {
         let (target, addrs) = match &self.key.host {
             Host::Addr(addr) => {
                 let text: Arc<str> = addr.to_string().into();
-                (
-                    text,
-                    self.usable(*addr, transport)
-                        .map(|a| SmallVec::from_slice(&[a])),
-                )
+                (text, self.usable(*addr, transport).map(|a| SmallVec::from_slice(&[a])))
             }
             Host::Name(name) => (Arc::clone(name), self.addresses(name, transport, left_out)),
         };
         match addrs {
-            Ok(addrs) if port != 0 => Some(Tier::new(
-                None,
-                0,
-                vec![Server::new(transport, target, port, 0, addrs)],
-            )),
+            Ok(addrs) if port != 0 => {
+                Some(Tier::new(None, 0, vec![Server::new(transport, target, port, 0, addrs)]))
+            }
             Ok(_) => {
                 left_out.push(LeftOutReason::NoPort, || target.to_string());
                 None
@@ -223,15 +187,12 @@ impl Resolution {
                 match self.usable(*addr, transport) {
                     Ok(addr) if addrs.contains(&addr) => {}
                     Ok(_) if addrs.len() >= MAX_ADDRESSES => {
-                        left_out.push(LeftOutReason::OverLimit, || {
-                            format!("{name}. {} {addr}", kind.label())
-                        });
+                        left_out
+                            .push(LeftOutReason::OverLimit, || format!("{name}. {} {addr}", kind.label()));
                         break;
                     }
                     Ok(addr) => addrs.push(addr),
-                    Err(reason) => {
-                        left_out.push(reason, || format!("{name}. {} {addr}", kind.label()))
-                    }
+                    Err(reason) => left_out.push(reason, || format!("{name}. {} {addr}", kind.label())),
                 }
             }
         }
@@ -268,9 +229,7 @@ impl Resolution {
         let (mut slow, mut failed) = (false, false);
         for asked in &self.asked {
             match &asked.reply {
-                Reply::Answered(Answer::Timeout, _) | Reply::Open | Reply::GivenUp(_) => {
-                    slow = true
-                }
+                Reply::Answered(Answer::Timeout, _) | Reply::Open | Reply::GivenUp(_) => slow = true,
                 Reply::Answered(Answer::ServFail, _) => failed = true,
                 Reply::Answered(..) => {}
             }
@@ -282,38 +241,23 @@ impl Resolution {
         if failed {
             return Outcome::DnsFailure;
         }
-        let srv: Vec<_> = self
-            .branches
-            .iter()
-            .filter_map(|b| self.records(&b.name, RecordKind::Srv))
-            .collect();
+        let srv: Vec<_> =
+            self.branches.iter().filter_map(|b| self.records(&b.name, RecordKind::Srv)).collect();
         if !srv.is_empty() {
             let mut records = srv.iter().flat_map(|set| sorted_srv(set)).peekable();
             let refused = records.peek().is_some() && records.all(|r| r.is_not_offered());
-            return if refused {
-                Outcome::NotOffered
-            } else {
-                Outcome::NoAddress
-            };
+            return if refused { Outcome::NotOffered } else { Outcome::NoAddress };
         }
         match (&self.key.host, self.direct) {
-            (Host::Addr(addr), Some((transport, _)))
-                if !self.enabled.can_reach(transport, *addr) =>
-            {
+            (Host::Addr(addr), Some((transport, _))) if !self.enabled.can_reach(transport, *addr) => {
                 Outcome::NoTransport
             }
             (Host::Addr(_), _) => Outcome::NoAddress,
             (Host::Name(name), _) => {
                 let replies = [RecordKind::A, RecordKind::Aaaa].map(|kind| self.reply(name, kind));
-                let exists = replies
-                    .into_iter()
-                    .flatten()
-                    .any(|r| !matches!(r, Reply::Answered(Answer::NxDomain, _)));
-                if exists {
-                    Outcome::NoAddress
-                } else {
-                    Outcome::NoSuchName
-                }
+                let exists =
+                    replies.into_iter().flatten().any(|r| !matches!(r, Reply::Answered(Answer::NxDomain, _)));
+                if exists { Outcome::NoAddress } else { Outcome::NoSuchName }
             }
         }
     }

@@ -106,25 +106,13 @@ impl Server {
     ) -> Self {
         addrs.truncate(MAX_ADDRESSES);
         let id = draw::identity(&[target.as_bytes(), &port.to_be_bytes(), &[transport as u8]]);
-        Self {
-            transport,
-            target,
-            port,
-            weight,
-            addrs,
-            hop: 0,
-            id,
-            instances: SmallVec::new(),
-        }
+        Self { transport, target, port, weight, addrs, hop: 0, id, instances: SmallVec::new() }
     }
 
     /// The instance of one of its addresses.
     pub fn instance(&self, address: usize) -> Option<Instance> {
         let addr = SocketAddr::new(*self.addrs.get(address)?, self.port);
-        Some(Instance {
-            transport: self.transport,
-            addr,
-        })
+        Some(Instance { transport: self.transport, addr })
     }
 }
 
@@ -132,21 +120,13 @@ impl Tier {
     /// A tier whose load is shared by the servers' weights.
     pub fn new(naptr: Option<(u16, u16)>, priority: u16, servers: Vec<Server>) -> Self {
         let shares = Shares::of_weights(servers.iter().map(|s| s.weight));
-        Self {
-            naptr,
-            priority,
-            servers,
-            shares,
-        }
+        Self { naptr, priority, servers, shares }
     }
 
     /// The transport, if all servers have the same.
     pub fn transport(&self) -> Option<Transport> {
         let first = self.servers.first()?.transport;
-        self.servers
-            .iter()
-            .all(|s| s.transport == first)
-            .then_some(first)
+        self.servers.iter().all(|s| s.transport == first).then_some(first)
     }
 
     /// The part of the load that a server is to get while all of this tier are up, 0.0 to 1.0.
@@ -157,12 +137,7 @@ impl Tier {
 
 impl Located {
     /// A result of these tiers; tiers without servers and servers without addresses are dropped.
-    pub fn from_tiers(
-        key: LocateKey,
-        tiers: Vec<Tier>,
-        outcome: Outcome,
-        expires: Instant,
-    ) -> Self {
+    pub fn from_tiers(key: LocateKey, tiers: Vec<Tier>, outcome: Outcome, expires: Instant) -> Self {
         let hops = vec![key.host.clone()];
         Self {
             key,
@@ -180,8 +155,7 @@ impl Located {
 
     /// A result for a numeric host, which needs no DNS (RFC 3263 §4.2); `None` for a name.
     pub fn literal(key: &LocateKey, enabled: &Enabled, now: Instant) -> Option<Self> {
-        matches!(key.host, Host::Addr(_))
-            .then(|| Resolution::new(key.clone(), enabled).into_located(now))
+        matches!(key.host, Host::Addr(_)).then(|| Resolution::new(key.clone(), enabled).into_located(now))
     }
 
     /// Several next hops as one tier of equal shares (rule 5): the first tiers of all form the
@@ -230,26 +204,16 @@ impl Located {
             for (tier, part, base) in &members {
                 for server in &tier.servers {
                     let mut server = server.clone();
-                    let host = part
-                        .hops
-                        .get(usize::from(server.hop))
-                        .map(ToString::to_string)
-                        .unwrap_or_default();
+                    let host =
+                        part.hops.get(usize::from(server.hop)).map(ToString::to_string).unwrap_or_default();
                     server.id = draw::mix(server.id, draw::identity(&[host.as_bytes()]));
                     server.hop = u16::try_from(base + usize::from(server.hop)).unwrap_or(u16::MAX);
                     servers.push(server);
                 }
             }
             let shares = Shares::joined(members.iter().map(|(t, _, _)| &t.shares));
-            let (naptr, priority) = members
-                .first()
-                .map_or((None, 0), |(t, _, _)| (t.naptr, t.priority));
-            merged.tiers.push(Tier {
-                naptr,
-                priority,
-                servers,
-                shares,
-            });
+            let (naptr, priority) = members.first().map_or((None, 0), |(t, _, _)| (t.naptr, t.priority));
+            merged.tiers.push(Tier { naptr, priority, servers, shares });
         }
         Some(merged.sealed())
     }
@@ -275,9 +239,7 @@ impl Located {
 
     /// The host that a server was found for: what its certificate must name.
     pub fn hop_of(&self, server: &Server) -> &Host {
-        self.hops
-            .get(usize::from(server.hop))
-            .unwrap_or(&self.key.host)
+        self.hops.get(usize::from(server.hop)).unwrap_or(&self.key.host)
     }
 
     /// Numbers the instances, so that a selection can tell at once which it has tried.
@@ -293,14 +255,10 @@ impl Located {
         for server in self.tiers.iter_mut().flat_map(|t| &mut t.servers) {
             server.instances.clear();
             for addr in &server.addrs {
-                let instance = Instance {
-                    transport: server.transport,
-                    addr: SocketAddr::new(*addr, server.port),
-                };
+                let instance =
+                    Instance { transport: server.transport, addr: SocketAddr::new(*addr, server.port) };
                 let fresh = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
-                server
-                    .instances
-                    .push(*numbers.entry(instance).or_insert(fresh));
+                server.instances.push(*numbers.entry(instance).or_insert(fresh));
             }
         }
         self.instances = u32::try_from(numbers.len()).unwrap_or(u32::MAX);
@@ -375,11 +333,7 @@ impl Outcome {
             Outcome::DnsFailure | Outcome::TimedOut => 1,
             _ => 0,
         };
-        if weight(other) > weight(self) {
-            other
-        } else {
-            self
-        }
+        if weight(other) > weight(self) { other } else { self }
     }
 }
 

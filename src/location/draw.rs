@@ -49,20 +49,12 @@ impl Shares {
                 sum
             })
             .collect();
-        Self {
-            cumulative,
-            uniform,
-            joined,
-        }
+        Self { cumulative, uniform, joined }
     }
 
     /// The share of one.
     pub fn get(&self, index: usize) -> u64 {
-        let before = index
-            .checked_sub(1)
-            .and_then(|i| self.cumulative.get(i))
-            .copied()
-            .unwrap_or(0);
+        let before = index.checked_sub(1).and_then(|i| self.cumulative.get(i)).copied().unwrap_or(0);
         self.cumulative.get(index).map_or(0, |upto| upto - before)
     }
 
@@ -73,11 +65,7 @@ impl Shares {
 
     /// The share of one as a part of 1.0.
     pub fn fraction(&self, index: usize) -> f64 {
-        if self.total() == 0 {
-            0.0
-        } else {
-            self.get(index) as f64 / self.total() as f64
-        }
+        if self.total() == 0 { 0.0 } else { self.get(index) as f64 / self.total() as f64 }
     }
 
     /// Whose share the point `x` of `0..total` lies in.
@@ -88,11 +76,7 @@ impl Shares {
 
 /// Well-mixed bits of two numbers (the finaliser of SplitMix64, twice).
 pub(super) fn mix(a: u64, b: u64) -> u64 {
-    finalise(
-        finalise(a ^ 0x9e37_79b9_7f4a_7c15)
-            .wrapping_add(b)
-            .wrapping_add(0x9e37_79b9_7f4a_7c15),
-    )
+    finalise(finalise(a ^ 0x9e37_79b9_7f4a_7c15).wrapping_add(b).wrapping_add(0x9e37_79b9_7f4a_7c15))
 }
 
 fn finalise(mut x: u64) -> u64 {
@@ -128,11 +112,7 @@ pub(super) fn score(seed: u64, id: u64, share: u64, uniform: bool) -> f64 {
     // 53 bits, moved off zero: the logarithm is finite.
     let u = ((mix(seed, id) >> 11) as f64 + 0.5) / 9_007_199_254_740_992.0;
     // The logarithm is monotone: equal shares need none.
-    if uniform {
-        1.0 - u
-    } else {
-        -u.ln() / share as f64
-    }
+    if uniform { 1.0 - u } else { -u.ln() / share as f64 }
 }
 
 /// A small set of indices: no allocation up to 128.
@@ -142,9 +122,7 @@ pub(super) struct Bits(SmallVec<[u64; 2]>);
 impl Bits {
     /// Whether `index` is in it.
     pub fn has(&self, index: usize) -> bool {
-        self.0
-            .get(index / 64)
-            .is_some_and(|word| word & (1 << (index % 64)) != 0)
+        self.0.get(index / 64).is_some_and(|word| word & (1 << (index % 64)) != 0)
     }
 
     /// Puts `index` in.

@@ -27,12 +27,7 @@ impl Enabled {
                 unique.push(*t);
             }
         }
-        Self {
-            preference: unique,
-            v4,
-            v6,
-            families,
-        }
+        Self { preference: unique, v4, v6, families }
     }
 
     /// True if a message can leave by `transport` at all.
@@ -57,10 +52,7 @@ impl Enabled {
 
     /// Place of a transport in our preference; lower is better.
     pub fn rank(&self, transport: Transport) -> usize {
-        self.preference
-            .iter()
-            .position(|t| *t == transport)
-            .unwrap_or(self.preference.len())
+        self.preference.iter().position(|t| *t == transport).unwrap_or(self.preference.len())
     }
 
     /// Whether A records are worth asking for.

@@ -170,11 +170,7 @@ pub struct Health {
 impl Health {
     /// Nothing known.
     pub fn new(policy: HealthPolicy) -> Self {
-        Self {
-            policy,
-            entries: HashMap::default(),
-            swept: None,
-        }
+        Self { policy, entries: HashMap::default(), swept: None }
     }
 
     /// Takes over a changed policy; what is remembered stays.
@@ -216,20 +212,12 @@ impl Health {
     }
 
     /// Learns something; tells if the instance went up or down by it.
-    pub fn observe(
-        &mut self,
-        now: Instant,
-        instance: Instance,
-        seen: Observation,
-    ) -> Option<Change> {
+    pub fn observe(&mut self, now: Instant, instance: Instance, seen: Observation) -> Option<Change> {
         if !self.entries.contains_key(&instance) && !self.admit(now, seen) {
             return None;
         }
         let policy = self.policy;
-        let entry = self
-            .entries
-            .entry(instance)
-            .or_insert_with(|| Entry::new(now));
+        let entry = self.entries.entry(instance).or_insert_with(|| Entry::new(now));
         let was_down = entry.is_down();
         entry.touched = now;
         let reason = match seen {
@@ -309,11 +297,7 @@ impl Health {
 
     /// Every instance of which something is remembered, in a fixed order, with its standing.
     pub fn iter_sorted(&self, now: Instant) -> Vec<(Instance, Standing)> {
-        let mut all: Vec<_> = self
-            .entries
-            .keys()
-            .map(|i| (*i, self.standing(now, i)))
-            .collect();
+        let mut all: Vec<_> = self.entries.keys().map(|i| (*i, self.standing(now, i))).collect();
         all.sort_unstable_by_key(|(i, _)| *i);
         all
     }
@@ -325,12 +309,7 @@ impl Health {
         self.swept = Some(now);
         self.entries.retain(|_, e| {
             let since = now.saturating_duration_since(e.until.unwrap_or(e.touched).max(e.touched));
-            since
-                < if e.probed_down || e.bad > 0 {
-                    PROBES_FORGOTTEN
-                } else {
-                    keep
-                }
+            since < if e.probed_down || e.bad > 0 { PROBES_FORGOTTEN } else { keep }
         });
     }
 
@@ -354,9 +333,7 @@ impl Health {
         };
         if bad && self.entries.len() >= MAX_INSTANCES {
             // A sweep costs as much as the table is long.
-            let due = self
-                .swept
-                .is_none_or(|at| now.saturating_duration_since(at) >= Duration::from_secs(1));
+            let due = self.swept.is_none_or(|at| now.saturating_duration_since(at) >= Duration::from_secs(1));
             if due {
                 self.sweep(now);
             }
@@ -395,13 +372,8 @@ fn fail(entry: &mut Entry, now: Instant, policy: &HealthPolicy) {
     } else if entry.until.is_some_and(|until| now < until) {
         return;
     }
-    let factor = 1u32
-        .checked_shl(entry.failures.saturating_sub(1))
-        .unwrap_or(u32::MAX);
-    let hold = policy
-        .hold_down
-        .saturating_mul(factor)
-        .min(policy.hold_down_max);
+    let factor = 1u32.checked_shl(entry.failures.saturating_sub(1)).unwrap_or(u32::MAX);
+    let hold = policy.hold_down.saturating_mul(factor).min(policy.hold_down_max);
     let until = now + hold;
     entry.until = Some(entry.until.map_or(until, |u| u.max(until)));
 }

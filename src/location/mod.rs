@@ -33,12 +33,10 @@ pub use cost::Costs;
 pub use enabled::Enabled;
 pub use health::{Change, Health, HealthPolicy, MAX_INSTANCES, Observation, Standing};
 pub use question::{
-    Answer, AnswerMeta, DnsStep, NaptrRecord, Question, RecordKind, Records, RrSet, SrvRecord,
-    StepOutcome,
+    Answer, AnswerMeta, DnsStep, NaptrRecord, Question, RecordKind, Records, RrSet, SrvRecord, StepOutcome,
 };
 pub use rank::{Candidate, PickReason, Selection};
 pub use resolve::{
-    MAX_ADDRESSES, MAX_CANDIDATES, MAX_LEFT_OUT, MAX_NAPTR, MAX_SRV, MAX_TARGETS, Resolution,
-    UNANSWERED_HOLD,
+    MAX_ADDRESSES, MAX_CANDIDATES, MAX_LEFT_OUT, MAX_NAPTR, MAX_SRV, MAX_TARGETS, Resolution, UNANSWERED_HOLD,
 };
 pub use target::{LocateKey, TargetError, TargetUri, TransportParam, target_of};

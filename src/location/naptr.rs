@@ -29,10 +29,7 @@ fn transport_of(service: &str) -> Result<Transport, LeftOutReason> {
         Ok(Transport::Tcp)
     } else if is("SIPS+D2T") {
         Ok(Transport::Tls)
-    } else if ["SIP+D2S", "SIPS+D2S", "SIP+D2W", "SIPS+D2W"]
-        .into_iter()
-        .any(is)
-    {
+    } else if ["SIP+D2S", "SIPS+D2S", "SIP+D2W", "SIPS+D2W"].into_iter().any(is) {
         // SCTP (RFC 4168) and WebSocket (RFC 7118): SIP, but not ours.
         Err(LeftOutReason::TransportNotEnabled)
     } else {
@@ -40,21 +37,13 @@ fn transport_of(service: &str) -> Result<Transport, LeftOutReason> {
     }
 }
 
-fn usable(
-    record: &NaptrRecord,
-    key: &LocateKey,
-    enabled: &Enabled,
-) -> Result<Service, LeftOutReason> {
+fn usable(record: &NaptrRecord, key: &LocateKey, enabled: &Enabled) -> Result<Service, LeftOutReason> {
     let transport = transport_of(&record.service)?;
     if key.sips && transport != Transport::Tls {
         return Err(LeftOutReason::NotSecure);
     }
     // SIPS leaves no choice, so our list of preferences has no say in it.
-    let ours = if key.sips {
-        enabled.has(transport)
-    } else {
-        enabled.discoverable().any(|t| t == transport)
-    };
+    let ours = if key.sips { enabled.has(transport) } else { enabled.discoverable().any(|t| t == transport) };
     if !ours {
         return Err(LeftOutReason::TransportNotEnabled);
     }
@@ -65,11 +54,7 @@ fn usable(
         return Err(LeftOutReason::HasRegexp);
     }
     let name = normal_name(&record.replacement).ok_or(LeftOutReason::BadName)?;
-    Ok(Service {
-        naptr: (record.order, record.preference),
-        transport,
-        name,
-    })
+    Ok(Service { naptr: (record.order, record.preference), transport, name })
 }
 
 /// The usable services, in the order of trying: the peer's order, then its preference, then ours.
@@ -85,11 +70,7 @@ pub(super) fn services(
     sorted.sort_by_key(|r| (r.order, r.preference));
     for record in sorted {
         let outcome = match usable(record, key, enabled) {
-            Ok(s)
-                if services
-                    .iter()
-                    .any(|o| o.transport == s.transport && o.name == s.name) =>
-            {
+            Ok(s) if services.iter().any(|o| o.transport == s.transport && o.name == s.name) => {
                 Err(LeftOutReason::Duplicate)
             }
             Ok(_) if services.len() >= MAX_NAPTR => Err(LeftOutReason::OverLimit),

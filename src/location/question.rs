@@ -251,12 +251,7 @@ const SHOWN: usize = 8;
 
 impl DnsStep {
     /// The step for an answered question.
-    pub(super) fn answered(
-        question: Question,
-        answer: &Answer,
-        meta: &AnswerMeta,
-        now: Instant,
-    ) -> Self {
+    pub(super) fn answered(question: Question, answer: &Answer, meta: &AnswerMeta, now: Instant) -> Self {
         let (outcome, records) = match answer {
             Answer::Records(set) => (StepOutcome::Found, set.describe(SHOWN)),
             Answer::NoData => (StepOutcome::NoData, Vec::new()),
@@ -265,25 +260,11 @@ impl DnsStep {
             Answer::Timeout => (StepOutcome::Timeout, Vec::new()),
         };
         let ttl = Some(meta.expires.saturating_duration_since(now));
-        Self {
-            question,
-            outcome,
-            ttl,
-            cached: meta.cached,
-            stale: meta.stale,
-            records,
-        }
+        Self { question, outcome, ttl, cached: meta.cached, stale: meta.stale, records }
     }
 
     /// The step for a question that nobody waits for any more.
     pub(super) fn unanswered(question: Question, outcome: StepOutcome) -> Self {
-        Self {
-            question,
-            outcome,
-            ttl: None,
-            cached: false,
-            stale: false,
-            records: Vec::new(),
-        }
+        Self { question, outcome, ttl: None, cached: false, stale: false, records: Vec::new() }
     }
 }

@@ -148,10 +148,7 @@ impl Selection {
                     }
                 },
             };
-            let picked = tier
-                .servers
-                .get(at)
-                .and_then(|s| self.pick(s, now, health, costs, avoid));
+            let picked = tier.servers.get(at).and_then(|s| self.pick(s, now, health, costs, avoid));
             let Some((instance, standing)) = picked else {
                 self.done.set(at);
                 self.current = None;
@@ -167,13 +164,7 @@ impl Selection {
                 Standing::Up => PickReason::Drawn,
             };
             let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
-            return Some(Candidate {
-                instance,
-                tier: small(self.tier),
-                server: small(at),
-                standing,
-                reason,
-            });
+            return Some(Candidate { instance, tier: small(self.tier), server: small(at), standing, reason });
         }
     }
 
@@ -196,15 +187,14 @@ impl Selection {
     ) -> Option<(Instance, Standing)> {
         let mut passed = 0u64;
         loop {
-            let open =
-                server.instances.iter().enumerate().filter(|(i, n)| {
-                    !self.tried.has(**n as usize) && passed & (1 << (i % 64)) == 0
-                });
+            let open = server
+                .instances
+                .iter()
+                .enumerate()
+                .filter(|(i, n)| !self.tried.has(**n as usize) && passed & (1 << (i % 64)) == 0);
             let (at, number) = match costs {
                 None => open.map(|(i, n)| (i, *n)).next()?,
-                Some(c) => open
-                    .map(|(i, n)| (i, *n))
-                    .min_by_key(|(i, _)| class(c, server.addrs.get(*i)))?,
+                Some(c) => open.map(|(i, n)| (i, *n)).min_by_key(|(i, _)| class(c, server.addrs.get(*i)))?,
             };
             let instance = server.instance(at)?;
             if let Some(reason) = avoid(&instance) {
@@ -216,9 +206,7 @@ impl Selection {
             }
             let standing = match health.standing(now, &instance) {
                 // Somebody else may have been quicker.
-                Standing::Trial if !health.claim_trial(now, &instance) => {
-                    health.standing(now, &instance)
-                }
+                Standing::Trial if !health.claim_trial(now, &instance) => health.standing(now, &instance),
                 standing => standing,
             };
             if matches!(standing, Standing::Up | Standing::Trial) || self.last_resort {
@@ -251,12 +239,7 @@ impl Selection {
                 continue;
             }
             let class = costs.map_or(0, |c| server_class(c, server));
-            let score = draw::score(
-                self.seed,
-                server.id,
-                tier.shares.get(at),
-                tier.shares.uniform,
-            );
+            let score = draw::score(self.seed, server.id, tier.shares.get(at), tier.shares.uniform);
             if best.is_none_or(|(c, s, _)| (class, score) < (c, s)) {
                 best = Some((class, score, at));
             }
@@ -276,10 +259,7 @@ impl Selection {
             }
         }
         let cheapest = self.cheapest(tier, costs)?;
-        let total: u64 = self
-            .members(tier, costs, cheapest)
-            .map(|at| tier.shares.get(at))
-            .sum();
+        let total: u64 = self.members(tier, costs, cheapest).map(|at| tier.shares.get(at)).sum();
         let mut x = draw::below(self.bits(), total);
         self.members(tier, costs, cheapest).find(|at| {
             let share = tier.shares.get(*at);
@@ -295,44 +275,27 @@ impl Selection {
         let cheapest = self.cheapest(tier, costs)?;
         let weight = |at: usize| {
             let plain = tier.servers.get(at).map_or(0, |s| u64::from(s.weight));
-            if tier.shares.joined {
-                tier.shares.get(at)
-            } else {
-                plain
-            }
+            if tier.shares.joined { tier.shares.get(at) } else { plain }
         };
         let sum: u64 = self.members(tier, costs, cheapest).map(weight).sum();
         let x = draw::below(self.bits(), sum + 1);
-        let zeros = self
-            .members(tier, costs, cheapest)
-            .filter(|at| weight(*at) == 0)
-            .count();
+        let zeros = self.members(tier, costs, cheapest).filter(|at| weight(*at) == 0).count();
         if x == 0 && zeros > 0 {
             let bits = self.bits();
             let nth = usize::try_from(draw::below(bits, zeros as u64)).unwrap_or(0);
-            return self
-                .members(tier, costs, cheapest)
-                .filter(|at| weight(*at) == 0)
-                .nth(nth);
+            return self.members(tier, costs, cheapest).filter(|at| weight(*at) == 0).nth(nth);
         }
         let mut running = 0;
-        self.members(tier, costs, cheapest)
-            .filter(|at| weight(*at) > 0)
-            .find(|at| {
-                running += weight(*at);
-                running >= x
-            })
+        self.members(tier, costs, cheapest).filter(|at| weight(*at) > 0).find(|at| {
+            running += weight(*at);
+            running >= x
+        })
     }
 
     /// The lowest cost class among the servers not used up; `None` if all are.
     fn cheapest(&self, tier: &Tier, costs: Option<&Costs>) -> Option<u32> {
-        let open = tier
-            .servers
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| !self.done.has(*at));
-        open.map(|(_, s)| costs.map_or(0, |c| server_class(c, s)))
-            .min()
+        let open = tier.servers.iter().enumerate().filter(|(at, _)| !self.done.has(*at));
+        open.map(|(_, s)| costs.map_or(0, |c| server_class(c, s))).min()
     }
 
     /// The servers of a class that are not used up.
@@ -345,34 +308,23 @@ impl Selection {
         tier.servers
             .iter()
             .enumerate()
-            .filter(move |(at, s)| {
-                !self.done.has(*at) && costs.is_none_or(|c| server_class(c, s) == class)
-            })
+            .filter(move |(at, s)| !self.done.has(*at) && costs.is_none_or(|c| server_class(c, s) == class))
             .map(|(at, _)| at)
     }
 
     /// The next random bits: they depend on the seed, the tier and the number of draws in it.
     fn bits(&mut self) -> u64 {
         self.draws = self.draws.wrapping_add(1);
-        draw::mix(
-            draw::mix(self.seed, self.tier as u64),
-            u64::from(self.draws),
-        )
+        draw::mix(draw::mix(self.seed, self.tier as u64), u64::from(self.draws))
     }
 }
 
 /// The class of an address; those without a cost come last.
 fn class(costs: &Costs, addr: Option<&IpAddr>) -> u32 {
-    addr.and_then(|a| costs.class_of(a))
-        .map_or(u32::MAX, u32::from)
+    addr.and_then(|a| costs.class_of(a)).map_or(u32::MAX, u32::from)
 }
 
 /// The class of a server: that of its best address.
 fn server_class(costs: &Costs, server: &Server) -> u32 {
-    server
-        .addrs
-        .iter()
-        .map(|a| class(costs, Some(a)))
-        .min()
-        .unwrap_or(u32::MAX)
+    server.addrs.iter().map(|a| class(costs, Some(a))).min().unwrap_or(u32::MAX)
 }

@@ -103,10 +103,7 @@ pub(super) struct LeftOutList(pub Vec<LeftOut>);
 impl LeftOutList {
     pub fn push(&mut self, reason: LeftOutReason, what: impl FnOnce() -> String) {
         if self.0.len() < MAX_LEFT_OUT {
-            self.0.push(LeftOut {
-                what: what(),
-                reason,
-            });
+            self.0.push(LeftOut { what: what(), reason });
         }
     }
 }
@@ -157,8 +154,7 @@ impl Resolution {
             .iter()
             .filter(|a| matches!(a.reply, Reply::Open))
             .filter(|a| {
-                other(a.question.kind)
-                    .is_some_and(|kind| self.records(&a.question.name, kind).is_some())
+                other(a.question.kind).is_some_and(|kind| self.records(&a.question.name, kind).is_some())
             })
             .map(|a| a.question.clone())
             .collect()
@@ -208,9 +204,7 @@ impl Resolution {
             Host::Name(name) => name,
         };
         let Some(name) = normal_name(name) else {
-            return self
-                .left_out
-                .push(LeftOutReason::BadName, || self.key.host.to_string());
+            return self.left_out.push(LeftOutReason::BadName, || self.key.host.to_string());
         };
         self.key.host = Host::Name(Arc::clone(&name));
         if self.key.port.is_some() {
@@ -245,8 +239,7 @@ impl Resolution {
         self.direct = Some((transport, self.key.port.unwrap_or(transport.default_port())));
         if let Host::Name(name) = &self.key.host {
             let name = Arc::clone(name);
-            self.no_transport =
-                !self.enabled.asks_a(transport) && !self.enabled.asks_aaaa(transport);
+            self.no_transport = !self.enabled.asks_a(transport) && !self.enabled.asks_aaaa(transport);
             self.ask_addresses(&name, transport);
         }
     }
@@ -255,20 +248,16 @@ impl Resolution {
         let question = Question::new(name, kind);
         if !self.index.contains_key(&question) {
             self.index.insert(question.clone(), self.asked.len());
-            self.asked.push(Asked {
-                question,
-                reply: Reply::Open,
-            });
+            self.asked.push(Asked { question, reply: Reply::Open });
             self.open += 1;
         }
     }
 
     /// Both families as far as they are of use (RFC 7984 §3); false if there is no room for more names.
     fn ask_addresses(&mut self, name: &Arc<str>, transport: Transport) -> bool {
-        let known = [RecordKind::A, RecordKind::Aaaa].into_iter().any(|kind| {
-            self.index
-                .contains_key(&Question::new(Arc::clone(name), kind))
-        });
+        let known = [RecordKind::A, RecordKind::Aaaa]
+            .into_iter()
+            .any(|kind| self.index.contains_key(&Question::new(Arc::clone(name), kind)));
         if !known {
             if self.targets >= MAX_TARGETS {
                 return false;
@@ -298,26 +287,16 @@ impl Resolution {
                 Transport::Tls => "_sips._tcp.",
             };
             match normal_name(&format!("{prefix}{host}").into()) {
-                Some(name) => self.add_branch(Branch {
-                    transport,
-                    naptr: None,
-                    name,
-                    opened: false,
-                }),
+                Some(name) => self.add_branch(Branch { transport, naptr: None, name, opened: false }),
                 // Longer than a name can be, so it does not exist.
-                None => self
-                    .left_out
-                    .push(LeftOutReason::BadName, || format!("{prefix}{host}")),
+                None => self.left_out.push(LeftOutReason::BadName, || format!("{prefix}{host}")),
             }
         }
         self.advance();
     }
 
     fn add_branch(&mut self, branch: Branch) {
-        let known = self
-            .branches
-            .iter()
-            .any(|b| b.transport == branch.transport && b.name == branch.name);
+        let known = self.branches.iter().any(|b| b.transport == branch.transport && b.name == branch.name);
         if !known {
             self.ask(Arc::clone(&branch.name), RecordKind::Srv);
             self.branches.push(branch);
@@ -354,10 +333,7 @@ impl Resolution {
         let Host::Name(name) = &self.key.host else {
             return;
         };
-        if matches!(
-            self.reply(name, RecordKind::Naptr),
-            None | Some(Reply::Open)
-        ) {
+        if matches!(self.reply(name, RecordKind::Naptr), None | Some(Reply::Open)) {
             return;
         }
         // Without any we go on, even if there is no such name: servers exist that deny a name with
@@ -374,18 +350,8 @@ impl Resolution {
             return self.ask_conventional(&ours);
         }
         self.stage = Stage::Named;
-        for Service {
-            naptr,
-            transport,
-            name,
-        } in services
-        {
-            self.add_branch(Branch {
-                transport,
-                naptr: Some(naptr),
-                name,
-                opened: false,
-            });
+        for Service { naptr, transport, name } in services {
+            self.add_branch(Branch { transport, naptr: Some(naptr), name, opened: false });
         }
     }
 
@@ -405,10 +371,7 @@ impl Resolution {
                 continue;
             };
             let transport = branch.transport;
-            if matches!(
-                self.reply(&branch.name, RecordKind::Srv),
-                None | Some(Reply::Open)
-            ) {
+            if matches!(self.reply(&branch.name, RecordKind::Srv), None | Some(Reply::Open)) {
                 continue;
             }
             let set = self.records(&branch.name, RecordKind::Srv).cloned();
@@ -436,9 +399,9 @@ impl Resolution {
                 None | Some(Reply::Open) => return,
                 Some(Reply::Answered(Answer::Records(_), _)) => found = true,
                 Some(Reply::Answered(Answer::NoData | Answer::NxDomain, _)) => {}
-                Some(
-                    Reply::Answered(Answer::ServFail | Answer::Timeout, _) | Reply::GivenUp(_),
-                ) => failed = true,
+                Some(Reply::Answered(Answer::ServFail | Answer::Timeout, _) | Reply::GivenUp(_)) => {
+                    failed = true
+                }
             }
         }
         // Nor was a NAPTR record missing that could not be asked for.
@@ -463,13 +426,9 @@ impl Resolution {
             self.ask_conventional(&named);
         } else {
             // RFC 3263 §4.2, last paragraph but one: no SRV records.
-            let named = self
-                .branches
-                .iter()
-                .find(|b| b.naptr.is_some())
-                .map(|b| b.transport);
-            let transport = named
-                .or_else(|| self.fixed_transport(|s, t| s.enabled.discoverable().any(|d| d == t)));
+            let named = self.branches.iter().find(|b| b.naptr.is_some()).map(|b| b.transport);
+            let transport =
+                named.or_else(|| self.fixed_transport(|s, t| s.enabled.discoverable().any(|d| d == t)));
             self.go_direct(transport);
         }
     }

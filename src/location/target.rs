@@ -66,12 +66,7 @@ pub struct LocateKey {
 impl fmt::Display for LocateKey {
     /// As a URI.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}:{}",
-            if self.sips { "sips" } else { "sip" },
-            self.host
-        )?;
+        write!(f, "{}:{}", if self.sips { "sips" } else { "sip" }, self.host)?;
         if let Some(port) = self.port {
             write!(f, ":{port}")?;
         }
@@ -118,11 +113,5 @@ pub fn target_of(uri: &TargetUri, realm: Realm) -> Result<LocateKey, TargetError
         Host::Addr(a) => Host::Addr(a.to_canonical()),
         name @ Host::Name(_) => name.clone(),
     };
-    Ok(LocateKey {
-        host,
-        port: uri.port,
-        transport,
-        sips: uri.sips,
-        realm,
-    })
+    Ok(LocateKey { host, port: uri.port, transport, sips: uri.sips, realm })
 }

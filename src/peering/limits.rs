@@ -136,7 +136,9 @@ mod tests {
     fn a_burst_of_one_second_plus_one_passes_then_the_rate_holds() {
         let t = Instant::now();
         let l = Ledger::new(t);
-        let took = |at: Duration, n: usize| (0..n).filter(|_| l.charge(t + at, PEER, None, Some(100)).is_ok()).count();
+        let took = |at: Duration, n: usize| {
+            (0..n).filter(|_| l.charge(t + at, PEER, None, Some(100)).is_ok()).count()
+        };
         assert_eq!(took(Duration::ZERO, 500), 101);
         assert_eq!(took(Duration::from_millis(100), 500), 10);
         assert_eq!(took(Duration::from_secs(60), 500), 101);

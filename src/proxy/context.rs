@@ -10,7 +10,9 @@ use smallvec::SmallVec;
 use crate::flow::{ConnId, Hop, ListenerId, PeerId, SendFailure, Transport};
 use crate::location::{Candidate, Instance, LocateKey, Located, Selection};
 use crate::peering::Party;
-use crate::transaction::{ClientInvite, ClientNonInvite, ServerInvite, ServerKey, ServerNonInvite};
+use crate::transaction::{
+    BranchParts, ClientInvite, ClientNonInvite, ServerInvite, ServerKey, ServerNonInvite,
+};
 use crate::wire::Method;
 
 use super::decision::Record;
@@ -116,6 +118,8 @@ pub struct Attempt {
     pub hop: Hop,
     /// Random part of its branch.
     pub branch: u64,
+    /// Loop hash in its branch.
+    pub loop_hash: u32,
     /// Its standing.
     pub stage: Stage,
     /// A response of any kind has come.
@@ -126,6 +130,8 @@ pub struct Attempt {
     pub cancel: Cancel,
     /// The connection that it was given to.
     pub conn: Option<ConnId>,
+    /// That connection had been open before.
+    pub reused: bool,
     /// It is the second try on a new connection after a pooled one was found dead (rule 10).
     pub retried: bool,
     /// Its number in the decision record.
@@ -135,6 +141,11 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// True if this is the branch that was written for it, to the last octet.
+    pub fn is_branch(&self, parts: &BranchParts) -> bool {
+        self.branch == parts.random && self.loop_hash == parts.loop_hash
+    }
+
     /// The instance.
     pub fn instance(&self) -> Instance {
         Instance { transport: self.hop.transport, addr: self.hop.remote }

@@ -52,7 +52,8 @@ pub fn verify<'a>(secret: &[u8; 16], call_id: &[u8], token: &'a [u8]) -> Option<
     let (mac, tag) = raw.split_at(8);
     let mac = u64::from_be_bytes(mac.try_into().ok()?);
     let peer_tag = u32::from_be_bytes(tag.try_into().ok()?);
-    (mac == tag_of(secret, call_id, peer_tag, tls_name.unwrap_or(""))).then_some(Remembered { peer_tag, tls_name })
+    (mac == tag_of(secret, call_id, peer_tag, tls_name.unwrap_or("")))
+        .then_some(Remembered { peer_tag, tls_name })
 }
 
 fn tag_of(secret: &[u8; 16], call_id: &[u8], peer_tag: u32, tls_name: &str) -> u64 {

@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 
 use crate::transaction::Branch;
 use crate::wire::{
-    Edit, Message, Method, Name, ensure_content_length, retain_values, set_max_forwards, stamp_via, strip_headers,
+    Edit, Message, Method, Name, ensure_content_length, retain_values, set_max_forwards, stamp_via,
+    strip_headers,
 };
 
 use super::context::Routing;
@@ -67,7 +68,8 @@ fn request_line(edit: &mut Edit<'_>, msg: &Message<'_>, f: &Forward<'_>, uri: &[
     } else {
         0
     };
-    let strict = routing.next_is_strict.then(|| msg.routes().nth(routing.own_routes)).flatten().and_then(Result::ok);
+    let strict =
+        routing.next_is_strict.then(|| msg.routes().nth(routing.own_routes)).flatten().and_then(Result::ok);
     if let Some(next) = &strict {
         // The next hop is a strict router: it gets its own URI as Request-URI, and ours as the last Route.
         edit.replace(msg.uri_range(), next.uri.bytes);

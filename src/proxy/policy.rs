@@ -95,7 +95,12 @@ pub fn peer_tag(name: &str) -> u32 {
 
 impl Policy {
     /// Builds the policy of a configuration. `before`: the one in force, whose peer numbers and ledger go on.
-    pub fn new(config: Arc<Config>, ledger: Arc<Ledger>, dialog_secret: [u8; 16], before: Option<&Policy>) -> Self {
+    pub fn new(
+        config: Arc<Config>,
+        ledger: Arc<Ledger>,
+        dialog_secret: [u8; 16],
+        before: Option<&Policy>,
+    ) -> Self {
         let timers = TimerConfig { t1: config.sip.t1, t2: config.sip.t2, t4: config.sip.t4 };
         let listeners: Vec<Listener> =
             config.listen.iter().zip(0u16..).map(|(l, i)| listener(&config, l, ListenerId(i))).collect();
@@ -150,7 +155,9 @@ impl Policy {
     /// The first listener in file order that fits realm, transport and family (rule 6).
     pub fn egress(&self, realm: Realm, transport: Transport, to: IpAddr) -> Option<&Listener> {
         self.listeners.iter().find(|l| {
-            l.transport == transport && serves(l.realm, realm) && l.bind.is_ipv4() == to.to_canonical().is_ipv4()
+            l.transport == transport
+                && serves(l.realm, realm)
+                && l.bind.is_ipv4() == to.to_canonical().is_ipv4()
         })
     }
 
@@ -206,7 +213,8 @@ impl Policy {
                 {
                     return Some(Party::Peer(p));
                 }
-                let known = self.peers.iter().flatten().find(|p| p.config.next_hop.as_ref().is_some_and(next_hop));
+                let known =
+                    self.peers.iter().flatten().find(|p| p.config.next_hop.as_ref().is_some_and(next_hop));
                 match known {
                     Some(p) => Some(Party::Peer(p.id)),
                     None if self.config.federation_open => Some(Party::Federation),

@@ -44,7 +44,11 @@ mod tests {
             (200, true, false, false, Verdict::Final),
             (603, false, false, false, Verdict::Final),
         ] {
-            assert_eq!(verdict(status, code, ringing, cancelled), want, "{status} {code} {ringing} {cancelled}");
+            assert_eq!(
+                verdict(status, code, ringing, cancelled),
+                want,
+                "{status} {code} {ringing} {cancelled}"
+            );
         }
     }
 }

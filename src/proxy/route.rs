@@ -115,9 +115,13 @@ fn in_dialog(
     let port = port_of(next);
     let reachable = policy.reachable_from(from, &next.host, port);
     let party = match (own.remembered, from) {
-        (Some(token), Party::Core) => {
-            policy.peers.iter().flatten().find(|p| p.tag == token.peer_tag).map(|p| Party::Peer(p.id)).or(reachable)
-        }
+        (Some(token), Party::Core) => policy
+            .peers
+            .iter()
+            .flatten()
+            .find(|p| p.tag == token.peer_tag)
+            .map(|p| Party::Peer(p.id))
+            .or(reachable),
         (Some(_), _) => Some(Party::Core),
         (None, _) => reachable,
     };
@@ -215,7 +219,9 @@ fn to_core(policy: &Policy, routing: Routing) -> Result<Plan, Reject> {
 /// the peer's first domain (we are responsible for it, §16.5).
 fn by_number(policy: &Policy, uri: &UriRef<'_>, routing: Routing) -> Result<Plan, Reject> {
     let not_found = Reject::new(404, "Not Found", "no_route");
-    let Some((_, peers)) = policy.route_by_number(uri.user.unwrap_or_default()) else { return Err(not_found) };
+    let Some((_, peers)) = policy.route_by_number(uri.user.unwrap_or_default()) else {
+        return Err(not_found);
+    };
     let legs: SmallVec<[Leg; 1]> = peers.iter().filter_map(|p| number_leg(policy.peer(*p)?, uri)).collect();
     if legs.is_empty() {
         return Err(not_found);
@@ -224,7 +230,8 @@ fn by_number(policy: &Policy, uri: &UriRef<'_>, routing: Routing) -> Result<Plan
 }
 
 fn number_leg(peer: &PeerEntry, uri: &UriRef<'_>) -> Option<Leg> {
-    let domain = peer.first_domain.clone().or_else(|| peer.config.next_hop.as_ref().map(|h| h.host.clone()))?;
+    let domain =
+        peer.first_domain.clone().or_else(|| peer.config.next_hop.as_ref().map(|h| h.host.clone()))?;
     let text = match uri.scheme {
         Scheme::Tel => tel_as_sip(uri.bytes.get(4..).unwrap_or_default(), &domain),
         _ => with_host(uri, &domain),
@@ -239,7 +246,12 @@ fn number_leg(peer: &PeerEntry, uri: &UriRef<'_>) -> Option<Leg> {
             realm: Realm::Peering,
         },
     };
-    Some(Leg { party: Party::Peer(peer.id), keys: smallvec![Arc::new(key)], uri: Some(text.into()), tls_name: None })
+    Some(Leg {
+        party: Party::Peer(peer.id),
+        keys: smallvec![Arc::new(key)],
+        uri: Some(text.into()),
+        tls_name: None,
+    })
 }
 
 /// The URI with another host, and without a port.

@@ -12,7 +12,7 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use crate::flow::{Hop, ListenerId, Origin, SendFailure, Transport};
-use crate::shard::Send;
+use crate::shard::io::Send;
 
 use super::counters::{Direction, DropReason};
 use super::driver::Worker;
@@ -35,7 +35,7 @@ impl<E: Element> Worker<E> {
         };
         // First the number, then the octets: the end of the connection cannot overtake it.
         if let (Some(token), true) = (send.token, send.request) {
-            self.sent(token, conn.id, now);
+            self.sent(token, conn.id, conn.is_open(), now);
         }
         if let Err(failure) = conn.push(send.bytes, send.token, send.request) {
             self.failed(send.token, failure);
@@ -125,7 +125,13 @@ impl<E: Element> Worker<E> {
         }
     }
 
-    fn accepted(self: &Rc<Self>, listener: ListenerId, bind: Option<IpAddr>, stream: TcpStream, remote: SocketAddr) {
+    fn accepted(
+        self: &Rc<Self>,
+        listener: ListenerId,
+        bind: Option<IpAddr>,
+        stream: TcpStream,
+        remote: SocketAddr,
+    ) {
         let Ok(local) = stream.local_addr() else {
             return self.counters().drop_one(DropReason::Accept);
         };
@@ -142,7 +148,14 @@ impl<E: Element> Worker<E> {
 }
 
 fn origin_of(conn: &Conn, listener: ListenerId, local: SocketAddr) -> Origin {
-    Origin { transport: conn.transport, listener, remote: conn.remote, local, conn: Some(conn.id), identity: None }
+    Origin {
+        transport: conn.transport,
+        listener,
+        remote: conn.remote,
+        local,
+        conn: Some(conn.id),
+        identity: None,
+    }
 }
 
 /// Small writes go at once; a peer that vanished is noticed. Best effort.
@@ -158,7 +171,9 @@ fn classify(error: &io::Error) -> SendFailure {
     match error.raw_os_error() {
         Some(libc::ETIMEDOUT) => SendFailure::ConnectTimeout,
         Some(libc::EHOSTUNREACH | libc::ENETUNREACH | libc::EHOSTDOWN) => SendFailure::Icmp,
-        Some(libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED) => SendFailure::ConnectRefused,
+        Some(libc::ECONNREFUSED | libc::ECONNRESET | libc::EPIPE | libc::ECONNABORTED) => {
+            SendFailure::ConnectRefused
+        }
         _ if error.kind() == io::ErrorKind::ConnectionRefused => SendFailure::ConnectRefused,
         _ => SendFailure::Local,
     }

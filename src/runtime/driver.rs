@@ -19,15 +19,15 @@ use tokio::sync::{Notify, watch};
 use crate::config::Listen;
 use crate::flow::{ConnId, Origin, SendFailure, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation};
+use crate::shard::io::{Event, Input, Output, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
-use crate::shard::{Event, Input, Output, Send, SendToken, Ticket, Update};
 
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
-use super::events::EventLog;
+use super::events::{EventLog, PeerNames};
 use super::pool::Pool;
 use super::sys::{BATCH, SendBatch};
-use super::udp::UdpSocket;
+use super::udp::{Kind, UdpSocket};
 
 /// Timers fire on a grid of this width, so that timers close to each other share a wake-up.
 const GRID: Duration = Duration::from_millis(4);
@@ -59,6 +59,8 @@ pub(super) struct Node<E> {
     pub(super) secret: u64,
     /// Where the timer grid begins.
     pub(super) epoch: Instant,
+    /// What the log calls the peers.
+    pub(super) peers: PeerNames,
 }
 
 /// One shard, and the worker's appointment with it.
@@ -136,7 +138,7 @@ enum Step {
     /// An observation, and the shard that made it.
     Health(usize, Instance, Observation),
     Tell(Event),
-    Sent(SendToken, ConnId),
+    Sent(SendToken, ConnId, bool),
     Failed(SendToken, SendFailure),
     Closed(ConnId),
 }
@@ -231,7 +233,9 @@ impl<E: Element> Worker<E> {
 
     /// Gives one input to one shard and moves its outputs out.
     fn enter(&self, shard: usize, now: Instant, input: Input<'_>) {
-        let Some(slot) = self.node.slots.get(shard) else { return };
+        let Some(slot) = self.node.slots.get(shard) else {
+            return;
+        };
         let mut element = slot.lock();
         feed(&mut *element, now, input, self.counters());
         self.collect(shard, &mut element, now);
@@ -258,7 +262,9 @@ impl<E: Element> Worker<E> {
                     Some(result) => feed(element, now, Input::Located { ticket, result }, self.counters()),
                     None => steps.push_back(Step::Locate(shard, ticket, key)),
                 },
-                Output::Event(Event::Health(instance, seen)) => steps.push_back(Step::Health(shard, instance, seen)),
+                Output::Event(Event::Health(instance, seen)) => {
+                    steps.push_back(Step::Health(shard, instance, seen))
+                }
                 Output::Event(event) => steps.push_back(Step::Tell(event)),
             }
         }
@@ -293,13 +299,12 @@ impl<E: Element> Worker<E> {
             return;
         }
         loop {
+            self.flush(Kind::Answers);
             let step = self.steps.borrow_mut().pop_front();
             match step {
                 Some(step) => self.carry_out(step, now),
                 None => {
-                    for socket in self.udp.iter().flatten() {
-                        UdpSocket::flush(socket, self);
-                    }
+                    self.flush(Kind::Requests);
                     if self.steps.borrow().is_empty() {
                         break;
                     }
@@ -307,6 +312,12 @@ impl<E: Element> Worker<E> {
             }
         }
         self.settling.set(false);
+    }
+
+    fn flush(self: &Rc<Self>, kind: Kind) {
+        for socket in self.udp.iter().flatten() {
+            UdpSocket::flush(socket, kind, self);
+        }
     }
 
     fn carry_out(self: &Rc<Self>, step: Step, now: Instant) {
@@ -326,10 +337,10 @@ impl<E: Element> Worker<E> {
                     self.enter(shard, now, Input::Update(Update::Health(instance, seen)));
                 }
             }
-            Step::Tell(event) => self.log.borrow_mut().tell(&event, now, self.counters()),
-            Step::Sent(token, conn) => {
+            Step::Tell(event) => self.log.borrow_mut().tell(&event, now, self.counters(), &self.node.peers),
+            Step::Sent(token, conn, reused) => {
                 if let Some(shard) = self.node.shard_of_token(token) {
-                    self.enter(shard, now, Input::Sent { token, conn });
+                    self.enter(shard, now, Input::Sent { token, conn, reused });
                 }
             }
             Step::Failed(token, failure) => {
@@ -358,8 +369,8 @@ impl<E: Element> Worker<E> {
     }
 
     /// Tells the owner of `token` at once, before anything can happen to the connection.
-    pub(super) fn sent(self: &Rc<Self>, token: SendToken, conn: ConnId, now: Instant) {
-        self.carry_out(Step::Sent(token, conn), now);
+    pub(super) fn sent(self: &Rc<Self>, token: SendToken, conn: ConnId, reused: bool, now: Instant) {
+        self.carry_out(Step::Sent(token, conn, reused), now);
     }
 
     /// An ICMP error. One that quotes enough goes to the owner of the call, else to all.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use crate::location::{LocateKey, Located};
-use crate::shard::{Input, Output};
+use crate::shard::io::{Input, Output};
 
 /// The element as the runtime sees it: input, timeout, outputs. A pure value; all four methods
 /// return without waiting for anything.
@@ -33,26 +33,4 @@ pub trait Locator: Send + Sync + 'static {
     /// The answer. Polled on the worker that asks; ends within the budget of a location
     /// (`dns.timeout`), and failure is an answer too.
     fn locate(&self, key: Arc<LocateKey>) -> BoxFuture<Arc<Located>>;
-}
-
-impl Element for crate::shard::Shard {
-    fn handle_input(&mut self, now: Instant, input: Input<'_>) {
-        crate::shard::Shard::handle_input(self, now, input);
-    }
-
-    fn handle_timeout(&mut self, now: Instant) {
-        crate::shard::Shard::handle_timeout(self, now);
-    }
-
-    fn poll_output(&mut self) -> Option<Output> {
-        crate::shard::Shard::poll_output(self)
-    }
-
-    fn poll_timeout(&self) -> Option<Instant> {
-        crate::shard::Shard::poll_timeout(self)
-    }
-
-    fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize {
-        crate::shard::shard_of(bytes, secret, shards)
-    }
 }

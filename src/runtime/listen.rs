@@ -77,7 +77,12 @@ pub(super) fn open(listen: &mut [Listen], workers: usize) -> Result<Vec<Sockets>
         if transport == Transport::Tls {
             return Err(StartError::Unserved { listener, transport, bind });
         }
-        let group = open_group(l, workers).map_err(|cause| StartError::Listen { listener, transport, bind, cause })?;
+        let group = open_group(l, workers).map_err(|cause| StartError::Listen {
+            listener,
+            transport,
+            bind,
+            cause,
+        })?;
         for (sockets, socket) in all.iter_mut().zip(group) {
             match transport {
                 Transport::Udp => sockets.udp.push((listener, socket.into())),

@@ -5,7 +5,7 @@
 //! under the lock of the shard that owns its call ([`driver`]). Worker `i` keeps the timers of
 //! shard `i`. Datagrams go in and out in batches ([`udp`]); a stream connection lives as one task
 //! on the worker that accepted or opened it ([`stream`], [`dial`]) and is known to all through a
-//! registry ([`pool`]).
+//! registry ([`pool`]). [`node`] puts it all together; [`probe`] sends OPTIONS to peers that want it.
 
 mod counters;
 mod dial;
@@ -13,8 +13,13 @@ pub mod dns;
 mod driver;
 mod element;
 mod events;
+mod glue;
 mod listen;
+pub mod log;
+pub mod node;
 mod pool;
+mod probe;
+pub mod secret;
 mod stream;
 mod sys;
 #[cfg(test)]
@@ -32,7 +37,7 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::config::{Config, Listen};
-use crate::shard::{Input, Update};
+use crate::shard::io::{Input, Update};
 use crate::wire::Limits;
 
 pub use counters::{Counters, Direction, DropReason};
@@ -91,6 +96,7 @@ pub fn start<E: Element>(
         stop: watch::Sender::new(false),
         secret,
         epoch: Instant::now(),
+        peers: Default::default(),
     });
     let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
     let (report, reports) = std::sync::mpsc::channel();
@@ -103,7 +109,7 @@ pub fn start<E: Element>(
         handle.threads.push(thread);
     }
     drop(report);
-    for (worker, outcome) in reports {
+    for (worker, outcome) in reports.into_iter().take(workers) {
         outcome.map_err(|cause| StartError::Worker { worker, cause })?;
     }
     Ok(handle)
@@ -154,6 +160,11 @@ impl<E: Element> Handle<E> {
         self.node.slots.get(shard).map(|slot| f(&mut *slot.lock()))
     }
 
+    /// What the log calls the peers, by their numbers.
+    pub fn name_peers(&self, names: Vec<Arc<str>>) {
+        self.node.peers.store(Arc::new(names));
+    }
+
     /// Stops accepting, lets connections write what is queued (at most a second and a half), ends
     /// the workers and waits for them. Calls are not waited for: draining comes before this.
     pub fn stop(mut self) {
@@ -177,7 +188,12 @@ impl<E: Element> Drop for Handle<E> {
 }
 
 /// A worker thread: reports once whether its event loop stands, then serves until the node stops.
-fn run_worker<E: Element>(index: usize, node: Arc<Node<E>>, sockets: Sockets, report: impl Fn(io::Result<()>)) {
+fn run_worker<E: Element>(
+    index: usize,
+    node: Arc<Node<E>>,
+    sockets: Sockets,
+    report: impl Fn(io::Result<()>),
+) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(e) => return report(Err(e)),

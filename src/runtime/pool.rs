@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 use tokio::sync::Notify;
 
 use crate::flow::{ConnId, Hop, SendFailure, TlsIdentity, Transport};
-use crate::shard::SendToken;
+use crate::shard::io::SendToken;
 
 use super::counters::Direction;
 
@@ -76,7 +76,12 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Conn {
     /// Queues a message. `QueueFull` also ends the connection: a reader that slow would only
     /// collect more. `Closed`: it has ended meanwhile.
-    pub(super) fn push(&self, bytes: Bytes, token: Option<SendToken>, request: bool) -> Result<(), SendFailure> {
+    pub(super) fn push(
+        &self,
+        bytes: Bytes,
+        token: Option<SendToken>,
+        request: bool,
+    ) -> Result<(), SendFailure> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -141,6 +146,11 @@ impl Conn {
     /// The connection is there.
     pub(super) fn opened(&self) {
         self.open.store(true, Ordering::Relaxed);
+    }
+
+    /// It has been made.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
     }
 
     pub(super) fn has_carried_requests(&self) -> bool {

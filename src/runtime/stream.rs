@@ -191,7 +191,9 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 let idle = self.last_traffic + settings.idle_timeout;
                 self.began.map_or(idle, |t| idle.min(t + settings.message_timeout))
             }
-            Phase::HalfClosed { until } | Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => until,
+            Phase::HalfClosed { until } | Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => {
+                until
+            }
         }
     }
 
@@ -199,7 +201,9 @@ impl<E: Element, S: Stream> Connection<E, S> {
     fn expire(&mut self) -> Option<End> {
         match self.phase {
             Phase::Open => {
-                let late = self.began.is_some_and(|t| t + self.worker.node.settings.message_timeout <= Instant::now());
+                let late = self
+                    .began
+                    .is_some_and(|t| t + self.worker.node.settings.message_timeout <= Instant::now());
                 self.wind_up(if late { End::MessageTimeout } else { End::Idle });
                 None
             }
@@ -320,8 +324,10 @@ impl<E: Element, S: Stream> Connection<E, S> {
             }
             self.unread.extend_from_slice(octets);
             drop(room);
+            let began = self.began;
             self.hand_over();
-            if !matches!(self.phase, Phase::Open) {
+            // A new deadline or phase is for the loop around this to heed.
+            if !matches!(self.phase, Phase::Open) || (self.began.is_some() && self.began != began) {
                 return Poll::Ready(None);
             }
         }
@@ -413,5 +419,8 @@ fn wants_answer(message: &[u8]) -> bool {
 
 /// A response of 200 and above.
 fn is_final_response(message: &[u8]) -> bool {
-    message.strip_prefix(b"SIP/2.0 ").and_then(|rest| rest.first()).is_some_and(|class| (b'2'..=b'6').contains(class))
+    message
+        .strip_prefix(b"SIP/2.0 ")
+        .and_then(|rest| rest.first())
+        .is_some_and(|class| (b'2'..=b'6').contains(class))
 }

@@ -9,8 +9,11 @@
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
+
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 /// Datagrams received or sent by one system call.
 pub(super) const BATCH: usize = 32;
@@ -26,6 +29,13 @@ const CONTROL: usize = 64;
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL]);
+
+/// Watches a descriptor in the current event loop.
+pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd is open until dropped and always names the same descriptor, and the
+    // AsyncFd owns it for as long as it is registered.
+    unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
+}
 
 /// Sets an integer socket option.
 fn set_int(fd: RawFd, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
@@ -108,8 +118,6 @@ pub(super) fn spread_evenly(fd: BorrowedFd<'_>, members: usize) -> io::Result<()
     };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
-
-
 
 /// Writes an address where the kernel reads it; returns its length.
 fn write_address(address: SocketAddr, storage: &mut libc::sockaddr_storage) -> libc::socklen_t {
@@ -253,7 +261,8 @@ impl RecvBatch {
         let header = &self.headers[index];
         let len = (header.msg_len as usize).min(DATAGRAM);
         // SAFETY: the kernel wrote `len` octets at this buffer's start.
-        let bytes = unsafe { std::slice::from_raw_parts(self.buffers.as_ptr().add(index * STRIDE).cast(), len) };
+        let bytes =
+            unsafe { std::slice::from_raw_parts(self.buffers.as_ptr().add(index * STRIDE).cast(), len) };
         Some(Received {
             remote: read_address(&self.addresses[index])?,
             local: local_address(&header.msg_hdr),
@@ -274,6 +283,8 @@ fn each_control(header: &libc::msghdr, mut f: impl FnMut(libc::c_int, libc::c_in
         let mut cmsg = libc::CMSG_FIRSTHDR(header);
         while let Some(c) = cmsg.as_ref() {
             let head = libc::CMSG_LEN(0) as usize;
+            // Its type differs between C libraries.
+            #[allow(clippy::unnecessary_cast)]
             let len = (c.cmsg_len as usize).saturating_sub(head);
             let data = std::slice::from_raw_parts(libc::CMSG_DATA(cmsg), len);
             f(c.cmsg_level, c.cmsg_type, data);
@@ -331,7 +342,8 @@ impl SendBatch {
         for (to, bytes) in datagrams.take(BATCH) {
             let len = write_address(to, &mut self.addresses[n]);
             // The kernel only reads from what an iovec of a send points at.
-            self.vectors[n] = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+            self.vectors[n] =
+                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             let header = &mut self.headers[n].msg_hdr;
             header.msg_name = ptr::from_mut(&mut self.addresses[n]).cast();
             header.msg_namelen = len;
@@ -344,7 +356,12 @@ impl SendBatch {
         }
         // SAFETY: n headers, each pointing at live buffers; `datagrams` borrows them for 'a.
         let sent = unsafe {
-            libc::sendmmsg(fd.as_raw_fd(), self.headers.as_mut_ptr(), n as libc::c_uint, libc::MSG_DONTWAIT as _)
+            libc::sendmmsg(
+                fd.as_raw_fd(),
+                self.headers.as_mut_ptr(),
+                n as libc::c_uint,
+                libc::MSG_DONTWAIT as _,
+            )
         };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
@@ -377,7 +394,8 @@ impl ErrorReader {
     /// queue is empty. Taking the last entry also clears the socket's pending error.
     pub(super) fn next(&mut self, fd: BorrowedFd<'_>) -> io::Result<Option<QueuedError<'_>>> {
         let mut to = no_address();
-        let mut vector = libc::iovec { iov_base: self.payload.as_mut_ptr().cast(), iov_len: self.payload.len() };
+        let mut vector =
+            libc::iovec { iov_base: self.payload.as_mut_ptr().cast(), iov_len: self.payload.len() };
         let mut header = no_header().msg_hdr;
         header.msg_name = ptr::from_mut(&mut to).cast();
         header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t;
@@ -386,7 +404,9 @@ impl ErrorReader {
         header.msg_control = self.control.as_mut_ptr().cast();
         header.msg_controllen = mem::size_of_val(&*self.control) as _;
         // SAFETY: every pointer in `header` is to a live buffer of the stated size.
-        let n = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT) };
+        let n = unsafe {
+            libc::recvmsg(fd.as_raw_fd(), &raw mut header, libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT)
+        };
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         let mut unreachable = false;
         each_control(&header, |level, kind, data| {
@@ -397,7 +417,9 @@ impl ErrorReader {
                 unreachable = means_unreachable(origin, icmp_type, icmp_code);
             }
         });
-        let Some(to) = read_address(&to) else { return Ok(None) };
+        let Some(to) = read_address(&to) else {
+            return Ok(None);
+        };
         Ok(Some(QueuedError { to, unreachable, payload: &self.payload[..n.min(self.payload.len())] }))
     }
 }
@@ -407,7 +429,9 @@ impl ErrorReader {
 fn means_unreachable(origin: u8, icmp_type: u8, icmp_code: u8) -> bool {
     const FRAGMENTATION_NEEDED: u8 = 4;
     match origin {
-        libc::SO_EE_ORIGIN_ICMP => matches!(icmp_type, 3 | 12) && (icmp_type, icmp_code) != (3, FRAGMENTATION_NEEDED),
+        libc::SO_EE_ORIGIN_ICMP => {
+            matches!(icmp_type, 3 | 12) && (icmp_type, icmp_code) != (3, FRAGMENTATION_NEEDED)
+        }
         libc::SO_EE_ORIGIN_ICMP6 => matches!(icmp_type, 1 | 4),
         _ => false,
     }

@@ -10,11 +10,14 @@ use smallvec::smallvec;
 
 use crate::config::Sticky;
 use crate::flow::{ConnId, Hop, PeerId, SendFailure, TlsExpectation, Transport};
-use crate::location::{Candidate, Instance, LeftOutReason, Located, Observation, PickReason, Selection, Standing};
+use crate::location::{
+    Candidate, Instance, LeftOutReason, Located, Observation, PickReason, Selection, Standing,
+};
 use crate::peering::Party;
-use crate::proxy::decision::AttemptRecord;
+use crate::proxy::decision::{AttemptRecord, Rule};
 use crate::proxy::{
-    Attempt, Best, Cancel, Client, Context, Forward, Kind, Live, Pass, Reject, Server, Stage, dialog_peer, forward, realm_of,
+    Attempt, Best, Cancel, Client, Context, Forward, Kind, Live, Pass, Reject, Server, Stage, dialog_peer,
+    forward, realm_of,
 };
 use crate::transaction::{Action, Branch, ClientInvite, ClientNonInvite, Delivery, Timer};
 use crate::wire::{Framing, Index, Message, build};
@@ -36,11 +39,12 @@ impl Shard {
         self.settle(handle, context);
     }
 
-    pub(super) fn on_sent(&mut self, token: SendToken, conn: ConnId) {
+    pub(super) fn on_sent(&mut self, token: SendToken, conn: ConnId, reused: bool) {
         let (slot, generation, who) = token.parts();
         let Some((handle, mut context)) = self.slots.take_short(slot, generation) else { return };
         if let Some(attempt) = context.attempts.get_mut(usize::from(who)) {
             attempt.conn = Some(conn);
+            attempt.reused = reused;
         }
         self.settle(handle, context);
     }
@@ -80,8 +84,11 @@ impl Shard {
                 attempt.conn = None;
                 // After a ringing indication the answer may still come: the server opens a connection
                 // of its own to our sent-by (RFC 3261 §18.2.2), and timer C guards the wait.
-                if !attempt.ringing && !matches!(attempt.client, Client::Gone) && attempt.stage != Stage::Ended {
-                    let failure = SendFailure::Closed { reused: false };
+                if !attempt.ringing
+                    && !matches!(attempt.client, Client::Gone)
+                    && attempt.stage != Stage::Ended
+                {
+                    let failure = SendFailure::Closed { reused: attempt.reused };
                     self.core.send_failed(now, handle, &mut context, i, failure);
                 }
             }
@@ -98,7 +105,7 @@ impl Shard {
         }
         let handle = Handle { slot: parts.slot, generation: parts.generation };
         let context = self.slots.take(handle)?;
-        match context.attempts.iter().position(|a| a.branch == parts.random) {
+        match context.attempts.iter().position(|a| a.is_branch(&parts)) {
             Some(at) => Some((handle, context, at)),
             None => {
                 self.slots.put(handle, context);
@@ -147,7 +154,14 @@ impl Core {
         }
     }
 
-    fn located(&mut self, now: Instant, handle: Handle, context: &mut Context, index: usize, result: Arc<Located>) {
+    fn located(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        index: usize,
+        result: Arc<Located>,
+    ) {
         if context.answered {
             return;
         }
@@ -172,6 +186,11 @@ impl Core {
         if let Some(record) = live.record.as_mut().and_then(|r| r.legs.get_mut(live.leg)) {
             record.located = Some(Arc::clone(&merged));
             record.answered = Some(now);
+        }
+        if live.plan.rule != Rule::RouteSet
+            && let Some(leg) = live.plan.legs.get(live.leg)
+        {
+            self.stats.locate(now, leg.party.peer(), &merged);
         }
         if policy.config.dns.sticky == Sticky::Ttl {
             live.seed = self.call_hash.hash_one((&merged.key.host, merged.key.port));
@@ -297,7 +316,8 @@ impl Core {
     fn tls_expectation(&self, live: &Live, leg: &crate::proxy::Leg, candidate: &Candidate) -> TlsExpectation {
         let located = live.selection.as_ref().map(Selection::located);
         let server = located.and_then(|l| {
-            let server = l.tiers.get(usize::from(candidate.tier))?.servers.get(usize::from(candidate.server))?;
+            let server =
+                l.tiers.get(usize::from(candidate.tier))?.servers.get(usize::from(candidate.server))?;
             Some(l.hop_of(server).to_string())
         });
         let server_name: Arc<str> = match (&leg.tls_name, server) {
@@ -336,7 +356,8 @@ impl Core {
         let Some(live) = context.live.as_mut() else { return false };
         let Some(leg) = live.plan.legs.get(live.leg) else { return false };
         let to = leg.party;
-        let (Some(out), Some(inn)) = (policy.listener(hop.listener), policy.listener(context.reply.listener)) else {
+        let (Some(out), Some(inn)) = (policy.listener(hop.listener), policy.listener(context.reply.listener))
+        else {
             return false;
         };
         let Ok(index) = Index::parse(&live.request, &policy.limits, Framing::Datagram) else { return false };
@@ -379,13 +400,15 @@ impl Core {
                 return true;
             }
         };
+        let live_loop_hash = live.loop_hash;
         let number = context.attempts.len();
         let retried = candidate.is_none();
         let record = live.record.as_mut().map_or(0, |record| {
             let instance = Instance { transport: hop.transport, addr: hop.remote };
             record.attempts.push(AttemptRecord {
                 instance,
-                place: candidate.map_or((0, 0, 0), |c| (u8::try_from(live.leg).unwrap_or(u8::MAX), c.tier, c.server)),
+                place: candidate
+                    .map_or((0, 0, 0), |c| (u8::try_from(live.leg).unwrap_or(u8::MAX), c.tier, c.server)),
                 standing: candidate.map_or(Standing::Up, |c| c.standing),
                 reason: candidate.map_or(PickReason::OnlyServer, |c| c.reason),
                 branch: random,
@@ -404,11 +427,13 @@ impl Core {
             client,
             hop,
             branch: random,
+            loop_hash: live_loop_hash,
             stage: Stage::Live,
             answered: false,
             ringing: false,
             cancel: Cancel::No,
             conn: None,
+            reused: false,
             retried,
             record,
             to,
@@ -451,7 +476,12 @@ impl Core {
             match action {
                 Action::Send(bytes) => {
                     let hop = Hop { conn: attempt.conn, ..attempt.hop.clone() };
-                    self.outputs.push_back(Output::Send(Send { hop, bytes, token: Some(token), request: true }));
+                    self.outputs.push_back(Output::Send(Send {
+                        hop,
+                        bytes,
+                        token: Some(token),
+                        request: true,
+                    }));
                 }
                 Action::Arm(timer, after) => {
                     self.timers.arm(now, after, TimerKey { handle, who: Who::Attempt(who), timer });
@@ -509,7 +539,8 @@ impl Core {
             return;
         }
         let was_live = attempt.stage == Stage::Live;
-        let stale = matches!(failure, SendFailure::Closed { reused: true }) && !attempt.answered && !attempt.retried;
+        let stale =
+            matches!(failure, SendFailure::Closed { reused: true }) && !attempt.answered && !attempt.retried;
         let (instance, hop, to) = (attempt.instance(), attempt.hop.clone(), attempt.to);
         attempt.stage = Stage::Ended;
         if context.probe.is_some() {
@@ -581,9 +612,16 @@ impl Core {
     }
 
     /// Timer B or F: nothing came in 64*T1.
-    pub(super) fn on_attempt_timeout(&mut self, now: Instant, handle: Handle, context: &mut Context, at: usize) {
+    pub(super) fn on_attempt_timeout(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        at: usize,
+    ) {
         let Some(attempt) = context.attempts.get_mut(at) else { return };
-        let (instance, stage, answered, to) = (attempt.instance(), attempt.stage, attempt.answered, attempt.to);
+        let (instance, stage, answered, to) =
+            (attempt.instance(), attempt.stage, attempt.answered, attempt.to);
         attempt.stage = Stage::Ended;
         if context.probe.is_some() {
             return self.probe_ended(now, context, instance, false);
@@ -612,7 +650,8 @@ impl Core {
         if context.answered {
             return;
         }
-        let still = context.attempts.iter().any(|a| a.stage == Stage::Live && !matches!(a.client, Client::Gone));
+        let still =
+            context.attempts.iter().any(|a| a.stage == Stage::Live && !matches!(a.client, Client::Gone));
         if still {
             return;
         }
@@ -629,7 +668,9 @@ impl Core {
             Some(Best { status: 408, .. }) if context.kind == Kind::NonInvite => {
                 return self.give_up(now, handle, context);
             }
-            Some(Best { status: 408, .. }) if context.cancelled => Reject::new(487, "Request Terminated", "cancelled"),
+            Some(Best { status: 408, .. }) if context.cancelled => {
+                Reject::new(487, "Request Terminated", "cancelled")
+            }
             Some(Best { status: 408, .. }) => Reject::new(408, "Request Timeout", "timeout"),
             // §16.7 step 6: a 503 says nothing about us, so the upstream side gets a 500.
             Some(Best { status, .. }) => {
@@ -738,7 +779,11 @@ impl Core {
         reason: &'static str,
     ) {
         *self.stats.failovers.entry((peer, reason)).or_default() += 1;
-        let call_id = context.live.as_ref().and_then(|l| l.record.as_ref()).map_or_else(Bytes::new, |r| r.call_id.clone());
+        let call_id = context
+            .live
+            .as_ref()
+            .and_then(|l| l.record.as_ref())
+            .map_or_else(Bytes::new, |r| r.call_id.clone());
         self.outputs.push_back(Output::Event(Event::FailedOver { call_id, peer, instance, reason }));
     }
 }

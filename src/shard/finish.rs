@@ -16,7 +16,12 @@ use super::{Core, Event, Handle, Output, Send, SendToken, TimerKey, Who};
 
 impl Core {
     /// Carries out what the server transaction wants done.
-    pub(super) fn apply_server(&mut self, now: Instant, handle: Handle, context: &mut Context) -> Option<Delivery> {
+    pub(super) fn apply_server(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+    ) -> Option<Delivery> {
         let mut delivery = None;
         for action in mem::take(&mut self.fx.actions) {
             match action {
@@ -62,7 +67,9 @@ impl Core {
         };
         if sent {
             let class = usize::from(status / 100).saturating_sub(1);
-            if let Some(n) = self.stats.answers.get_mut(context.party.side() as usize).and_then(|s| s.get_mut(class)) {
+            if let Some(n) =
+                self.stats.answers.get_mut(context.party.side() as usize).and_then(|s| s.get_mut(class))
+            {
                 *n += 1;
             }
             self.apply_server(now, handle, context);
@@ -130,7 +137,13 @@ impl Core {
     }
 
     /// As [`Self::reject`], from the request that the context keeps.
-    pub(super) fn reject_kept(&mut self, now: Instant, handle: Handle, context: &mut Context, reject: &Reject) {
+    pub(super) fn reject_kept(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        reject: &Reject,
+    ) {
         let Some(request) = context.live.as_ref().map(|l| l.request.clone()) else { return };
         match Index::parse(&request, &self.policy.limits, Framing::Datagram) {
             Ok(index) => self.reject(now, handle, context, &Message::new(&request, &index), reject),
@@ -140,7 +153,14 @@ impl Core {
     }
 
     /// Sends the final response upstream and lets go of what was needed to find it.
-    pub(super) fn finish(&mut self, now: Instant, handle: Handle, context: &mut Context, status: u16, bytes: Bytes) {
+    pub(super) fn finish(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        status: u16,
+        bytes: Bytes,
+    ) {
         let ok = (200..300).contains(&status);
         let first = !context.answered;
         if !first && !(ok && context.kind == Kind::Invite) {
@@ -232,7 +252,13 @@ impl Core {
     }
 
     /// Which timer of the context's own, for the lanes.
-    pub(super) fn arm_context(&mut self, now: Instant, handle: Handle, timer: Timer, after: std::time::Duration) {
+    pub(super) fn arm_context(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        timer: Timer,
+        after: std::time::Duration,
+    ) {
         self.timers.arm(now, after, TimerKey { handle, who: Who::Context, timer });
     }
 }

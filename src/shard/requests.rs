@@ -10,13 +10,14 @@ use crate::flow::Origin;
 use crate::peering::{Party, Refusal};
 use crate::proxy::decision::{LegRecord, Record, Rule};
 use crate::proxy::{
-    Cancel, Client, Context, Decision, Kind, Live, Pass, Plan, Reject, ReplyPath, Routing, Server, Stage, decide, validate,
+    Cancel, Client, Context, Decision, Kind, Live, Pass, Plan, Reject, ReplyPath, Routing, Server, Stage,
+    decide, validate,
 };
 use crate::transaction::{Delivery, ServerInvite, ServerKey, ServerKeyParts, ServerNonInvite, loop_hash};
 use crate::wire::{HostRef, Message, Method, Name, ViaRef};
 
 use super::calls::expiry;
-use super::{Core, Handle, Shard};
+use super::{Core, Event, Handle, Output, Shard};
 
 impl Shard {
     pub(super) fn on_request(&mut self, now: Instant, origin: &Origin, msg: &Message<'_>) {
@@ -114,7 +115,8 @@ impl Shard {
         };
         let cap = self.core.cap(self.shards);
         let Some(handle) = self.slots.reserve(cap) else { return self.core.stats.drop("table_full") };
-        let mut context = self.core.context(now, origin, msg, via, party, None, reply, Kind::Ack, loop_hash, plan);
+        let mut context =
+            self.core.context(now, origin, msg, via, party, None, reply, Kind::Ack, loop_hash, plan);
         self.core.locate(now, handle, &mut context);
         self.settle(handle, context);
     }
@@ -170,6 +172,13 @@ impl Shard {
         key: ServerKey,
         reply: ReplyPath,
     ) {
+        if let Some(fault) = msg.index.fault() {
+            // No state for what cannot be read: the same octets get the same answer, and a mended
+            // request with the same branch is a new one.
+            let reject = Reject::new(fault.status, fault.reason, fault.label);
+            self.core.rejected(origin, msg, &reject);
+            return self.core.respond_stateless(&reply, origin.remote, msg, &reject);
+        }
         let cap = self.core.cap(self.shards);
         let Some(handle) = self.slots.reserve(cap) else {
             self.core.stats.table_full += 1;
@@ -208,6 +217,18 @@ impl Core {
         if origin.transport.is_reliable() && msg.method() != Method::Ack {
             self.respond_stateless(reply, origin.remote, msg, &Reject::new(403, "Forbidden", "stranger"));
         }
+    }
+
+    /// Tells of a request refused before it got a transaction.
+    fn rejected(&mut self, origin: &Origin, msg: &Message<'_>, reject: &Reject) {
+        self.outputs.push_back(Output::Event(Event::Rejected {
+            call_id: Bytes::copy_from_slice(msg.call_id()),
+            remote: origin.remote,
+            transport: origin.transport,
+            listener: origin.listener,
+            status: reject.status,
+            reason: reject.label,
+        }));
     }
 
     /// No Via that could be read: what can be told of the fault goes back to where it came from.
@@ -262,10 +283,7 @@ impl Core {
 
     /// True if a Via was written by this element.
     fn is_our_via(&self, via: &ViaRef<'_>) -> bool {
-        self.policy
-            .listeners
-            .iter()
-            .any(|l| via.port == l.sent_by_port && via.host.eq_host(&l.sent_by_host))
+        self.policy.listeners.iter().any(|l| via.port == l.sent_by_port && via.host.eq_host(&l.sent_by_host))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -418,7 +436,8 @@ impl Core {
         if let Some(record) = context.live.as_mut().and_then(|l| l.record.as_mut()) {
             record.cancelled = true;
         }
-        let waiting = context.attempts.iter().any(|a| a.stage == Stage::Live && !matches!(a.client, Client::Gone));
+        let waiting =
+            context.attempts.iter().any(|a| a.stage == Stage::Live && !matches!(a.client, Client::Gone));
         if !waiting {
             // Nothing has been sent, or nothing that could still answer: the call ends here.
             let reject = Reject::new(487, "Request Terminated", "cancelled");

@@ -29,7 +29,7 @@ impl Shard {
         let Some(mut context) = self.slots.take(handle) else {
             return self.core.stats.drop("stray_response");
         };
-        let at = context.attempts.iter().position(|a| a.branch == parts.random);
+        let at = context.attempts.iter().position(|a| a.is_branch(&parts));
         let ours = at.and_then(|at| context.attempts.get(at)).is_some_and(|attempt| {
             // §18.1.2: the sent-by must be the one we wrote.
             self.core
@@ -46,7 +46,14 @@ impl Shard {
 }
 
 impl Core {
-    fn response(&mut self, now: Instant, handle: Handle, context: &mut Context, at: usize, msg: &Message<'_>) {
+    fn response(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        at: usize,
+        msg: &Message<'_>,
+    ) {
         let method = msg.method();
         let status = msg.status();
         if let Some(attempt) = context.attempts.get(at) {
@@ -61,7 +68,8 @@ impl Core {
         }
         let same_method = method == context.method;
         // Once our Via is off, the sender's own must be on top, as it wrote it (§16.7 step 3).
-        let back = context.probe.is_some() || msg.vias().nth(1).is_some_and(|v| self.via_hash(&v) == context.via_hash);
+        let back = context.probe.is_some()
+            || msg.vias().nth(1).is_some_and(|v| self.via_hash(&v) == context.via_hash);
         if !same_method || !back {
             return self.stats.drop("stray_response");
         }
@@ -106,7 +114,14 @@ impl Core {
         }
     }
 
-    fn provisional(&mut self, now: Instant, handle: Handle, context: &mut Context, at: usize, msg: &Message<'_>) {
+    fn provisional(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        at: usize,
+        msg: &Message<'_>,
+    ) {
         let Some(attempt) = context.attempts.get_mut(at) else { return };
         if attempt.stage == Stage::Abandoned {
             // The next candidate has the call: this one is to stop (rule 10). A CANCEL from upstream may have
@@ -134,7 +149,14 @@ impl Core {
         }
     }
 
-    fn final_response(&mut self, now: Instant, handle: Handle, context: &mut Context, at: usize, msg: &Message<'_>) {
+    fn final_response(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        at: usize,
+        msg: &Message<'_>,
+    ) {
         let status = msg.status();
         let Some(attempt) = context.attempts.get_mut(at) else { return };
         let (was, ringing, to, instance) = (attempt.stage, attempt.ringing, attempt.to, attempt.instance());
@@ -205,7 +227,14 @@ impl Core {
         }
     }
 
-    fn cancel_response(&mut self, now: Instant, handle: Handle, context: &mut Context, at: usize, status: u16) {
+    fn cancel_response(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        at: usize,
+        status: u16,
+    ) {
         let Some(attempt) = context.attempts.get_mut(at) else { return };
         let Cancel::Sent(machine) = &mut attempt.cancel else {
             return self.stats.drop("stray_response");

@@ -106,10 +106,11 @@ impl Slots {
 
     /// Handles of all contexts, by slot.
     pub fn handles(&self) -> impl Iterator<Item = Handle> + '_ {
-        self.slots.iter().zip(0u32..).filter(|(s, _)| s.context.is_some()).map(|(s, slot)| Handle {
-            slot,
-            generation: s.generation,
-        })
+        self.slots
+            .iter()
+            .zip(0u32..)
+            .filter(|(s, _)| s.context.is_some())
+            .map(|(s, slot)| Handle { slot, generation: s.generation })
     }
 
     /// All contexts, by slot.

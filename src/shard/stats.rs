@@ -1,31 +1,24 @@
 //! The counters of a shard: plain numbers, read by the shell when somebody asks.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use ahash::AHashMap;
 
 use crate::flow::PeerId;
+use crate::location::{LocateKey, Located};
 use crate::wire::Method;
 
 /// Upper bounds of the histograms, in microseconds.
 pub const BUCKETS: [u64; 16] = [
-    100,
-    250,
-    500,
-    1_000,
-    2_500,
-    5_000,
-    10_000,
-    25_000,
-    50_000,
-    100_000,
-    250_000,
-    500_000,
-    1_000_000,
-    2_500_000,
-    5_000_000,
-    30_000_000,
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
+    2_500_000, 5_000_000, 30_000_000,
 ];
+
+/// Locations remembered for the list of instances.
+const LOCATIONS: usize = 1024;
+/// How long one that nobody uses is remembered.
+const LOCATION_KEPT: Duration = Duration::from_secs(3600);
 
 /// A histogram with fixed buckets.
 #[derive(Clone, Debug, Default)]
@@ -85,12 +78,27 @@ pub struct Stats {
     pub calls_aged: u64,
     /// Requests refused because a table is full.
     pub table_full: u64,
+    /// What was located outside dialogs and for whom, and when it was last used; bounded.
+    /// What a dialog's own addresses lead to is not here: these are no servers.
+    pub located: AHashMap<(Option<PeerId>, LocateKey), (Arc<Located>, Instant)>,
 }
 
 impl Stats {
     /// Counts a dropped message.
     pub fn drop(&mut self, reason: &'static str) {
         *self.dropped.entry(reason).or_default() += 1;
+    }
+
+    /// Remembers what was located for a peer (`None`: the core); with the table full, only what is known already.
+    pub fn locate(&mut self, now: Instant, peer: Option<PeerId>, located: &Arc<Located>) {
+        let key = (peer, located.key.clone());
+        if self.located.len() >= LOCATIONS && !self.located.contains_key(&key) {
+            self.located.retain(|_, (_, used)| now.saturating_duration_since(*used) < LOCATION_KEPT);
+            if self.located.len() >= LOCATIONS {
+                return;
+            }
+        }
+        self.located.insert(key, (Arc::clone(located), now));
     }
 
     /// Adds another shard's to this.
@@ -123,5 +131,23 @@ impl Stats {
         self.answer_delay.merge(&other.answer_delay);
         self.calls_aged += other.calls_aged;
         self.table_full += other.table_full;
+        for (key, (located, used)) in &other.located {
+            match self.located.get_mut(key) {
+                Some((_, known)) if *known >= *used => {}
+                _ => std::mem::drop(self.located.insert(key.clone(), (Arc::clone(located), *used))),
+            }
+        }
+    }
+
+    /// What was located and for whom, used within the last hour, in a fixed order.
+    pub fn locations(&self, now: Instant) -> Vec<(Option<PeerId>, Arc<Located>)> {
+        let mut all: Vec<_> = self
+            .located
+            .iter()
+            .filter(|(_, (_, used))| now.saturating_duration_since(*used) < LOCATION_KEPT)
+            .map(|((peer, _), (located, _))| (*peer, Arc::clone(located)))
+            .collect();
+        all.sort_by_cached_key(|(peer, located)| (*peer, located.key.to_string()));
+        all
     }
 }

@@ -47,7 +47,14 @@ impl Core {
         }
     }
 
-    fn attempt_timer(&mut self, now: Instant, handle: Handle, context: &mut Context, at: usize, timer: Timer) {
+    fn attempt_timer(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        at: usize,
+        timer: Timer,
+    ) {
         match timer {
             Timer::Try => return self.on_try_timeout(now, handle, context, at),
             Timer::Cancelled => return self.cancelled_timeout(now, handle, context, at),

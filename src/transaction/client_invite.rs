@@ -29,14 +29,19 @@ enum Inner {
         reliable: bool,
     },
     /// A 2xx came: nothing will be sent any more, so nothing is kept.
-    Accepted { saw_provisional: bool },
+    Accepted {
+        saw_provisional: bool,
+    },
     /// A 300-699 came, and the ACK is not built yet.
     Unacknowledged {
         request: Bytes,
         saw_provisional: bool,
     },
     /// A 300-699 came and was acknowledged.
-    Completed { ack: Bytes, saw_provisional: bool },
+    Completed {
+        ack: Bytes,
+        saw_provisional: bool,
+    },
     /// Over; the request is there only while the last ACK is still to be built from it.
     Terminated {
         request: Bytes,
@@ -46,10 +51,7 @@ enum Inner {
 
 impl Inner {
     fn over(saw_provisional: bool) -> Self {
-        Inner::Terminated {
-            request: Bytes::new(),
-            saw_provisional,
-        }
+        Inner::Terminated { request: Bytes::new(), saw_provisional }
     }
 }
 
@@ -63,13 +65,7 @@ impl ClientInvite {
             fx.arm(Timer::A, interval);
         }
         fx.arm(Timer::B, timeout);
-        Self(Inner::Calling {
-            request,
-            interval,
-            timeout,
-            reliable,
-            repeating: !reliable,
-        })
+        Self(Inner::Calling { request, interval, timeout, reliable, repeating: !reliable })
     }
 
     /// A response matched this transaction.
@@ -80,31 +76,18 @@ impl ClientInvite {
     pub fn on_response(&mut self, status: u16, fx: &mut Effects) {
         let class = Class::of(status);
         match &mut self.0 {
-            Inner::Calling {
-                request,
-                timeout,
-                reliable,
-                ..
-            } => {
+            Inner::Calling { request, timeout, reliable, .. } => {
                 let (request, timeout, reliable) = (mem::take(request), *timeout, *reliable);
                 match class {
                     Class::Provisional => {
-                        self.0 = Inner::Proceeding {
-                            request,
-                            timeout,
-                            reliable,
-                        };
+                        self.0 = Inner::Proceeding { request, timeout, reliable };
                         fx.deliver(Delivery::Response);
                     }
                     Class::Success => self.accept(timeout, false, fx),
                     Class::Failure => self.complete(request, timeout, reliable, false, fx),
                 }
             }
-            Inner::Proceeding {
-                request,
-                timeout,
-                reliable,
-            } => match class {
+            Inner::Proceeding { request, timeout, reliable } => match class {
                 Class::Provisional => fx.deliver(Delivery::Response),
                 Class::Success => {
                     let timeout = *timeout;
@@ -151,16 +134,10 @@ impl ClientInvite {
         fx.deliver(Delivery::Response);
         if reliable {
             // Timer D is zero; the request stays until the ACK has been built from it.
-            self.0 = Inner::Terminated {
-                request,
-                saw_provisional,
-            };
+            self.0 = Inner::Terminated { request, saw_provisional };
             fx.done();
         } else {
-            self.0 = Inner::Unacknowledged {
-                request,
-                saw_provisional,
-            };
+            self.0 = Inner::Unacknowledged { request, saw_provisional };
             fx.arm(Timer::D, timeout);
         }
     }
@@ -169,17 +146,10 @@ impl ClientInvite {
     /// final response. The request is dropped.
     pub fn store_ack(&mut self, ack: Bytes) {
         match &mut self.0 {
-            Inner::Unacknowledged {
-                saw_provisional, ..
-            } => {
-                self.0 = Inner::Completed {
-                    ack,
-                    saw_provisional: *saw_provisional,
-                };
+            Inner::Unacknowledged { saw_provisional, .. } => {
+                self.0 = Inner::Completed { ack, saw_provisional: *saw_provisional };
             }
-            Inner::Terminated {
-                saw_provisional, ..
-            } => self.0 = Inner::over(*saw_provisional),
+            Inner::Terminated { saw_provisional, .. } => self.0 = Inner::over(*saw_provisional),
             Inner::Calling { .. }
             | Inner::Proceeding { .. }
             | Inner::Accepted { .. }
@@ -212,27 +182,14 @@ impl ClientInvite {
     /// A timer fired: A, B, D or M. Others, and those of an earlier state, are ignored.
     pub fn on_timer(&mut self, timer: Timer, fx: &mut Effects) {
         match (&mut self.0, timer) {
-            (
-                Inner::Calling {
-                    request,
-                    interval,
-                    repeating: true,
-                    ..
-                },
-                Timer::A,
-            ) => {
+            (Inner::Calling { request, interval, repeating: true, .. }, Timer::A) => {
                 *interval = interval.doubled();
                 fx.send(request.clone());
                 fx.arm(Timer::A, *interval);
             }
             (Inner::Calling { .. }, Timer::B) => self.fail(Delivery::Timeout, false, fx),
             (
-                Inner::Unacknowledged {
-                    saw_provisional, ..
-                }
-                | Inner::Completed {
-                    saw_provisional, ..
-                },
+                Inner::Unacknowledged { saw_provisional, .. } | Inner::Completed { saw_provisional, .. },
                 Timer::D,
             )
             | (Inner::Accepted { saw_provisional }, Timer::M) => {
@@ -249,12 +206,7 @@ impl ClientInvite {
         match &self.0 {
             Inner::Calling { .. } => self.fail(Delivery::TransportError, false, fx),
             Inner::Proceeding { .. } => self.fail(Delivery::TransportError, true, fx),
-            Inner::Unacknowledged {
-                saw_provisional, ..
-            }
-            | Inner::Completed {
-                saw_provisional, ..
-            } => {
+            Inner::Unacknowledged { saw_provisional, .. } | Inner::Completed { saw_provisional, .. } => {
                 let saw_provisional = *saw_provisional;
                 self.fail(Delivery::TransportError, saw_provisional, fx);
             }
@@ -308,15 +260,9 @@ impl ClientInvite {
             Inner::Calling { .. } => false,
             Inner::Proceeding { .. } => true,
             Inner::Accepted { saw_provisional }
-            | Inner::Unacknowledged {
-                saw_provisional, ..
-            }
-            | Inner::Completed {
-                saw_provisional, ..
-            }
-            | Inner::Terminated {
-                saw_provisional, ..
-            } => *saw_provisional,
+            | Inner::Unacknowledged { saw_provisional, .. }
+            | Inner::Completed { saw_provisional, .. }
+            | Inner::Terminated { saw_provisional, .. } => *saw_provisional,
         }
     }
 }

@@ -79,10 +79,7 @@ impl ClientNonInvite {
                 fx.deliver(Delivery::Response);
             }
             (Inner::Proceeding { .. }, Class::Provisional) => fx.deliver(Delivery::Response),
-            (
-                Inner::Trying { pending } | Inner::Proceeding { pending },
-                Class::Success | Class::Failure,
-            ) => {
+            (Inner::Trying { pending } | Inner::Proceeding { pending }, Class::Success | Class::Failure) => {
                 fx.deliver(Delivery::Response);
                 if pending.reliable {
                     self.0 = Inner::Terminated;

@@ -47,10 +47,7 @@ impl Branch {
             .chain(generation.to_be_bytes())
             .chain(random.to_be_bytes())
             .chain(loop_hash.to_be_bytes());
-        let text = MAGIC_COOKIE
-            .iter()
-            .copied()
-            .chain(octets.flat_map(hex_pair));
+        let text = MAGIC_COOKIE.iter().copied().chain(octets.flat_map(hex_pair));
         let mut branch = [b'0'; Self::LEN];
         for (to, from) in branch.iter_mut().zip(text) {
             *to = from;
@@ -151,10 +148,7 @@ impl KeySecrets {
     /// From random numbers drawn once, at start.
     pub fn new(seeds: [u64; 8]) -> Self {
         let [a, b, c, d, e, f, g, h] = seeds;
-        Self {
-            high: RandomState::with_seeds(a, b, c, d),
-            low: RandomState::with_seeds(e, f, g, h),
-        }
+        Self { high: RandomState::with_seeds(a, b, c, d), low: RandomState::with_seeds(e, f, g, h) }
     }
 }
 
@@ -195,11 +189,7 @@ impl ServerKey {
     /// RFC 2543: Request-URI, tags, Call-ID, CSeq number and topmost Via. There the To tag is left
     /// out for INVITE, ACK and CANCEL, as the ACK has a tag that the INVITE had not.
     pub fn of(secrets: &KeySecrets, parts: &ServerKeyParts<'_>) -> Self {
-        let method: &[u8] = if parts.method == b"ACK" {
-            b"INVITE"
-        } else {
-            parts.method
-        };
+        let method: &[u8] = if parts.method == b"ACK" { b"INVITE" } else { parts.method };
         Self::with_method(secrets, parts, method)
     }
 
@@ -244,10 +234,7 @@ struct Hash128 {
 
 impl Hash128 {
     fn new(secrets: &KeySecrets) -> Self {
-        Self {
-            high: secrets.high.build_hasher(),
-            low: secrets.low.build_hasher(),
-        }
+        Self { high: secrets.high.build_hasher(), low: secrets.low.build_hasher() }
     }
 
     fn number(&mut self, n: u64) {

@@ -76,13 +76,7 @@ impl ServerInvite {
                     fx.arm(Timer::G, interval);
                 }
                 fx.arm(Timer::H, Micros::from(cfg.timeout()));
-                self.0 = Inner::Completed {
-                    response,
-                    interval,
-                    t2,
-                    t4: Micros::from(cfg.t4),
-                    reliable,
-                };
+                self.0 = Inner::Completed { response, interval, t2, t4: Micros::from(cfg.t4), reliable };
             }
             (Inner::Accepted | Inner::Completed { .. } | Inner::Confirmed, Class::Success) => {
                 fx.send(response);
@@ -99,16 +93,10 @@ impl ServerInvite {
     /// The same INVITE came again: the last response is sent again, if this transaction repeats it.
     pub fn on_retransmission(&mut self, fx: &mut Effects) {
         match &self.0 {
-            Inner::Proceeding {
-                last: Some(response),
-            }
-            | Inner::Completed { response, .. } => {
+            Inner::Proceeding { last: Some(response) } | Inner::Completed { response, .. } => {
                 fx.send(response.clone());
             }
-            Inner::Proceeding { last: None }
-            | Inner::Accepted
-            | Inner::Confirmed
-            | Inner::Terminated => {}
+            Inner::Proceeding { last: None } | Inner::Accepted | Inner::Confirmed | Inner::Terminated => {}
         }
     }
 
@@ -117,11 +105,7 @@ impl ServerInvite {
     pub fn on_ack(&mut self, fx: &mut Effects) {
         match &self.0 {
             Inner::Completed { reliable: true, .. } => self.end(fx),
-            Inner::Completed {
-                reliable: false,
-                t4,
-                ..
-            } => {
+            Inner::Completed { reliable: false, t4, .. } => {
                 fx.arm(Timer::I, *t4);
                 self.0 = Inner::Confirmed;
             }
@@ -133,16 +117,7 @@ impl ServerInvite {
     /// A timer fired: G, H, I or L. Others, and those of an earlier state, are ignored.
     pub fn on_timer(&mut self, timer: Timer, fx: &mut Effects) {
         match (&mut self.0, timer) {
-            (
-                Inner::Completed {
-                    response,
-                    interval,
-                    t2,
-                    reliable: false,
-                    ..
-                },
-                Timer::G,
-            ) => {
+            (Inner::Completed { response, interval, t2, reliable: false, .. }, Timer::G) => {
                 *interval = interval.doubled().min(*t2);
                 fx.send(response.clone());
                 fx.arm(Timer::G, *interval);

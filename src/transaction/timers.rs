@@ -18,11 +18,7 @@ pub struct TimerConfig {
 impl Default for TimerConfig {
     /// The values of RFC 3261.
     fn default() -> Self {
-        Self {
-            t1: Duration::from_millis(500),
-            t2: Duration::from_secs(4),
-            t4: Duration::from_secs(5),
-        }
+        Self { t1: Duration::from_millis(500), t2: Duration::from_secs(4), t4: Duration::from_secs(5) }
     }
 }
 
@@ -202,13 +198,9 @@ impl<K: Copy> Lanes<K> {
 
     /// Has `key` come out of [`Self::pop_expired`] once `after` has passed (at most a year).
     pub fn arm(&mut self, now: Instant, after: Duration, key: K) {
-        let origin = *self
-            .origin
-            .get_or_insert_with(|| now.checked_sub(MARGIN).unwrap_or(now));
+        let origin = *self.origin.get_or_insert_with(|| now.checked_sub(MARGIN).unwrap_or(now));
         let after = nanos(after).min(FAR);
-        let deadline = nanos(now.saturating_duration_since(origin))
-            .saturating_add(after)
-            .min(NONE - 1);
+        let deadline = nanos(now.saturating_duration_since(origin)).saturating_add(after).min(NONE - 1);
         self.len += 1;
         let lane = self.lane_for(after);
         match lane.and_then(|lane| Some((lane, self.queues.get_mut(lane)?))) {
@@ -226,11 +218,7 @@ impl<K: Copy> Lanes<K> {
             }
             None => {
                 self.sequence += 1;
-                self.odd.push(Reverse(Odd {
-                    deadline,
-                    sequence: self.sequence,
-                    key,
-                }));
+                self.odd.push(Reverse(Odd { deadline, sequence: self.sequence, key }));
                 self.note(deadline, None);
             }
         }
@@ -241,8 +229,7 @@ impl<K: Copy> Lanes<K> {
         if self.is_empty() {
             return None;
         }
-        self.origin?
-            .checked_add(Duration::from_nanos(self.earliest))
+        self.origin?.checked_add(Duration::from_nanos(self.earliest))
     }
 
     /// Takes the timer with the earliest deadline, if that is not after `now`. Called until `None`,

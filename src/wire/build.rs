@@ -26,11 +26,7 @@ pub struct ResponseOptions<'a> {
 /// is copied once, and control octets that it should not hold become `?`.
 pub fn response(req: Message<'_>, status: u16, reason: &str, opts: ResponseOptions<'_>) -> Vec<u8> {
     // What is copied is less than the request's header; a large body does not count.
-    let extra: usize = opts
-        .extra_rows
-        .iter()
-        .map(|(n, v)| n.len() + v.len() + 4)
-        .sum();
+    let extra: usize = opts.extra_rows.iter().map(|(n, v)| n.len() + v.len() + 4).sum();
     let mut out = Vec::with_capacity(req.headers_end().min(8_192) + reason.len() + extra + 128);
     out.extend_from_slice(b"SIP/2.0 ");
     out.extend_from_slice(Text::new(format_args!("{status} ")).bytes());
@@ -86,10 +82,7 @@ pub fn response(req: Message<'_>, status: u16, reason: &str, opts: ResponseOptio
 /// on this branch.
 pub fn ack(sent_invite: Message<'_>, final_response: Message<'_>) -> Vec<u8> {
     let mut out = in_transaction(&sent_invite, b"ACK");
-    if let Some(to) = final_response
-        .header(Name::To)
-        .or_else(|| sent_invite.header(Name::To))
-    {
+    if let Some(to) = final_response.header(Name::To).or_else(|| sent_invite.header(Name::To)) {
         push_row(&mut out, "To", to.value);
     }
     out.extend_from_slice(b"Max-Forwards: 70\r\nContent-Length: 0\r\n\r\n");
@@ -122,24 +115,10 @@ pub fn options_probe(
     cseq: u32,
 ) -> Vec<u8> {
     let mut out = Vec::with_capacity(512);
-    for part in [
-        b"OPTIONS ",
-        uri,
-        b" SIP/2.0\r\nVia: ",
-        via,
-        b"\r\nMax-Forwards: 70\r\nFrom: <sip:",
-    ] {
+    for part in [b"OPTIONS ", uri, b" SIP/2.0\r\nVia: ", via, b"\r\nMax-Forwards: 70\r\nFrom: <sip:"] {
         out.extend_from_slice(part);
     }
-    for part in [
-        from_host.as_bytes(),
-        b">;tag=",
-        tag,
-        b"\r\nTo: <",
-        uri,
-        b">\r\nCall-ID: ",
-        call_id,
-    ] {
+    for part in [from_host.as_bytes(), b">;tag=", tag, b"\r\nTo: <", uri, b">\r\nCall-ID: ", call_id] {
         out.extend_from_slice(part);
     }
     out.extend_from_slice(Text::new(format_args!("\r\nCSeq: {cseq} OPTIONS\r\n")).bytes());

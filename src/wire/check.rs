@@ -7,7 +7,7 @@ use super::index::{Framing, Index, Span};
 use super::name::{Method, Name};
 use super::name_addr::{AddrFault, NameAddrRef};
 use super::scan::{Cursor, Values, is_lws, is_token, number, sub};
-use super::uri::UriRef;
+use super::uri::{Scheme, UriRef, octets_are_sound};
 use super::via::ViaRef;
 
 /// Runs all checks; reads the fields that every message has on the way.
@@ -26,12 +26,7 @@ pub(crate) fn run(index: &mut Index, bytes: &[u8], limits: &Limits, framing: Fra
     }
 }
 
-fn content_length(
-    index: &mut Index,
-    bytes: &[u8],
-    limits: &Limits,
-    framing: Framing,
-) -> Result<(), Fault> {
+fn content_length(index: &mut Index, bytes: &[u8], limits: &Limits, framing: Framing) -> Result<(), Fault> {
     let Some((at, row)) = index.first(Name::ContentLength) else {
         return match framing {
             Framing::Datagram => Ok(()),
@@ -40,12 +35,7 @@ fn content_length(
     };
     let read = |span: Span| number(sub(bytes, span.range()), u64::from(u32::MAX));
     let length = read(row.value).ok_or(Fault::BAD_LENGTH)?;
-    for row in index
-        .rows
-        .iter()
-        .skip(at + 1)
-        .filter(|r| r.name == Name::ContentLength)
-    {
+    for row in index.rows.iter().skip(at + 1).filter(|r| r.name == Name::ContentLength) {
         if read(row.value).ok_or(Fault::BAD_LENGTH)? != length {
             return Err(Fault::TWO_LENGTHS);
         }
@@ -54,11 +44,7 @@ fn content_length(
     let length = usize::try_from(length).map_err(|_| Fault::BAD_LENGTH)?;
     if length > body.len() {
         let too_large = framing == Framing::Stream && body.start + length > limits.max_message;
-        return Err(if too_large {
-            Fault::MESSAGE_TOO_LARGE
-        } else {
-            Fault::SHORT_BODY
-        });
+        return Err(if too_large { Fault::MESSAGE_TOO_LARGE } else { Fault::SHORT_BODY });
     }
     index.content_length = u32::try_from(length).ok();
     index.body = (body.start..body.start + length).into();
@@ -104,26 +90,19 @@ fn dialog_fields(index: &mut Index, bytes: &[u8]) {
 /// The value of a field that must be there once.
 fn single(index: &Index, name: Name, missing: Fault, repeated: Fault) -> Result<Span, Fault> {
     let (_, row) = index.first(name).ok_or(missing)?;
-    if index.repeated(name) {
-        Err(repeated)
-    } else {
-        Ok(row.value)
-    }
+    if index.repeated(name) { Err(repeated) } else { Ok(row.value) }
 }
 
 /// Where the tag of a To or From is; the URI in it is for end points to judge.
 fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
     let addr = NameAddrRef::parse(bytes, value.range())?;
     let mut tag = None;
-    for param in addr
-        .parameters()
-        .filter(|p| p.name.eq_ignore_ascii_case(b"tag"))
-    {
-        if tag.is_some() {
-            return Err(AddrFault::RepeatedTag);
+    for param in addr.parameters().filter(|p| p.name.eq_ignore_ascii_case(b"tag")) {
+        let len = param.value.unwrap_or_default().len();
+        if tag.is_some() || len == 0 {
+            return Err(AddrFault::BadTag);
         }
         let end = addr.params_range.start + param.range.end;
-        let len = param.value.unwrap_or_default().len();
         tag = Some(Span::from(end.saturating_sub(len)..end));
     }
     Ok(tag.unwrap_or_default())
@@ -181,13 +160,13 @@ fn max_forwards(index: &mut Index, bytes: &[u8]) {
 
 fn request_uri(index: &mut Index, bytes: &[u8]) {
     let uri = sub(bytes, index.uri.range());
-    // Also for schemes we do not know: white space in it makes the start line ambiguous, brackets
-    // make it something other than a URI.
-    if uri.iter().any(|&b| is_lws(b) || matches!(b, b'<' | b'>')) {
-        return index.blame(Fault::BAD_URI);
-    }
     match UriRef::parse(uri) {
         Ok(uri) if uri.headers.is_some() => index.blame(Fault::URI_HEADERS),
+        // Whatever the scheme: white space makes the start line ambiguous, brackets are no part
+        // of a URI.
+        Ok(UriRef { scheme: Scheme::Other(_), .. }) if !octets_are_sound(uri) => {
+            index.blame(Fault::BAD_URI);
+        }
         Ok(_) => {}
         Err(_) => index.blame(Fault::BAD_URI),
     }

@@ -32,10 +32,7 @@ impl Splices {
         for part in parts {
             self.scratch.extend_from_slice(part);
         }
-        self.list.push(Splice {
-            range,
-            text: from..self.scratch.len(),
-        });
+        self.list.push(Splice { range, text: from..self.scratch.len() });
         self.sorted = false;
     }
 
@@ -90,10 +87,7 @@ pub struct Edit<'a> {
 impl<'a> Edit<'a> {
     /// Without any change yet.
     pub fn new(message: Message<'a>) -> Self {
-        Edit {
-            message,
-            splices: Splices::default(),
-        }
+        Edit { message, splices: Splices::default() }
     }
 
     /// The message as received.
@@ -142,13 +136,7 @@ impl<'a> Edit<'a> {
 /// where the sent-by is not the source's address, or `rport` is there, or the sender wrote a
 /// `received` of its own; `rport` with the source's port where it is asked for, and on UDP
 /// (`udp`) also where `add_rport` says so.
-pub fn stamp_via(
-    edit: &mut Edit<'_>,
-    via: &ViaRef<'_>,
-    source: SocketAddr,
-    add_rport: bool,
-    udp: bool,
-) {
+pub fn stamp_via(edit: &mut Edit<'_>, via: &ViaRef<'_>, source: SocketAddr, add_rport: bool, udp: bool) {
     stamp(&mut edit.splices, via, source, add_rport && udp);
 }
 
@@ -192,14 +180,9 @@ pub fn remove_top_via(edit: &mut Edit<'_>, via: &ViaRef<'_>) {
     let bytes = edit.message.bytes;
     let rest = via.range.end..via.row.end;
     // The comma and the white space after it go, too.
-    let comma = sub(bytes, rest.clone())
-        .iter()
-        .position(|&b| b == b',')
-        .unwrap_or_default();
-    let blanks = sub(bytes, rest.start + comma + 1..rest.end)
-        .iter()
-        .take_while(|&&b| super::scan::is_lws(b))
-        .count();
+    let comma = sub(bytes, rest.clone()).iter().position(|&b| b == b',').unwrap_or_default();
+    let blanks =
+        sub(bytes, rest.start + comma + 1..rest.end).iter().take_while(|&&b| super::scan::is_lws(b)).count();
     edit.remove(via.range.start..rest.start + comma + 1 + blanks);
 }
 
@@ -264,11 +247,7 @@ pub fn retain_values(edit: &mut Edit<'_>, name: Name, mut keep: impl FnMut(usize
 pub fn strip_headers<N: AsRef<[u8]>>(edit: &mut Edit<'_>, names: &[N]) {
     for name in names {
         let wanted = Wanted::new(name.as_ref());
-        for field in edit
-            .message
-            .fields()
-            .filter(|f| wanted.is(f.name, f.raw_name))
-        {
+        for field in edit.message.fields().filter(|f| wanted.is(f.name, f.raw_name)) {
             edit.remove(field.row);
         }
     }

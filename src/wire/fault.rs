@@ -13,32 +13,20 @@ pub struct Fault {
 
 impl Fault {
     const fn bad(reason: &'static str, label: &'static str) -> Self {
-        Fault {
-            status: 400,
-            reason,
-            label,
-        }
+        Fault { status: 400, reason, label }
     }
 
-    pub(crate) const VERSION: Fault = Fault {
-        status: 505,
-        reason: "Version Not Supported",
-        label: "version",
-    };
+    pub(crate) const VERSION: Fault =
+        Fault { status: 505, reason: "Version Not Supported", label: "version" };
     pub(crate) const START_LINE: Fault = Self::bad("Bad Request-Line", "start_line");
     pub(crate) const STATUS: Fault = Self::bad("Bad Status Code", "status_code");
     pub(crate) const CONTROL: Fault = Self::bad("Control Characters in Header", "control_octets");
     pub(crate) const HEADER_LINE: Fault = Self::bad("Bad Header Line", "header_line");
     pub(crate) const NO_BLANK_LINE: Fault = Self::bad("Missing Blank Line", "no_blank_line");
-    pub(crate) const TOO_MANY_HEADERS: Fault =
-        Self::bad("Too Many Header Fields", "too_many_headers");
-    pub(crate) const HEADER_TOO_LARGE: Fault =
-        Self::bad("Header Field Too Large", "header_too_large");
-    pub(crate) const MESSAGE_TOO_LARGE: Fault = Fault {
-        status: 513,
-        reason: "Message Too Large",
-        label: "message_too_large",
-    };
+    pub(crate) const TOO_MANY_HEADERS: Fault = Self::bad("Too Many Header Fields", "too_many_headers");
+    pub(crate) const HEADER_TOO_LARGE: Fault = Self::bad("Header Field Too Large", "header_too_large");
+    pub(crate) const MESSAGE_TOO_LARGE: Fault =
+        Fault { status: 513, reason: "Message Too Large", label: "message_too_large" };
     pub(crate) const NO_VIA: Fault = Self::bad("Missing Via", "missing_via");
     pub(crate) const BAD_VIA: Fault = Self::bad("Bad Via", "bad_via");
     pub(crate) const NO_FROM: Fault = Self::bad("Missing From", "missing_from");
@@ -54,23 +42,17 @@ impl Fault {
     pub(crate) const BAD_CSEQ: Fault = Self::bad("Bad CSeq", "bad_cseq");
     pub(crate) const TWO_CSEQ: Fault = Self::bad("Repeated CSeq", "repeated_cseq");
     pub(crate) const CSEQ_METHOD: Fault = Self::bad("CSeq Method Mismatch", "cseq_method");
-    pub(crate) const UNKNOWN_METHOD: Fault = Fault {
-        status: 501,
-        reason: "Not Implemented",
-        label: "cseq_method",
-    };
+    pub(crate) const UNKNOWN_METHOD: Fault =
+        Fault { status: 501, reason: "Not Implemented", label: "cseq_method" };
     pub(crate) const BAD_MAX_FORWARDS: Fault = Self::bad("Bad Max-Forwards", "bad_max_forwards");
-    pub(crate) const TWO_MAX_FORWARDS: Fault =
-        Self::bad("Repeated Max-Forwards", "repeated_max_forwards");
+    pub(crate) const TWO_MAX_FORWARDS: Fault = Self::bad("Repeated Max-Forwards", "repeated_max_forwards");
     pub(crate) const BAD_LENGTH: Fault = Self::bad("Bad Content-Length", "bad_content_length");
     pub(crate) const TWO_LENGTHS: Fault =
         Self::bad("Conflicting Content-Length", "conflicting_content_length");
     pub(crate) const SHORT_BODY: Fault = Self::bad("Content-Length Exceeds Message", "short_body");
-    pub(crate) const NO_LENGTH: Fault =
-        Self::bad("Missing Content-Length", "missing_content_length");
+    pub(crate) const NO_LENGTH: Fault = Self::bad("Missing Content-Length", "missing_content_length");
     pub(crate) const BAD_URI: Fault = Self::bad("Bad Request-URI", "bad_request_uri");
-    pub(crate) const URI_HEADERS: Fault =
-        Self::bad("Header Part in Request-URI", "request_uri_headers");
+    pub(crate) const URI_HEADERS: Fault = Self::bad("Header Part in Request-URI", "request_uri_headers");
 }
 
 /// Octets that cannot be answered: counted and dropped.

@@ -60,12 +60,7 @@ pub struct StreamFramer {
 impl StreamFramer {
     /// For a new connection.
     pub fn new(limits: Limits) -> Self {
-        StreamFramer {
-            limits,
-            scanned: 0,
-            wanted: None,
-            pongs_due: 0,
-        }
+        StreamFramer { limits, scanned: 0, wanted: None, pongs_due: 0 }
     }
 
     /// Tells that a CRLFCRLF was sent: the next single CRLF is its answer.
@@ -169,7 +164,7 @@ impl StreamFramer {
         // Stops at the blank line, which is no row.
         while pos + 2 < head.len() {
             let row = raw_row(head, pos);
-            if Name::of(sub(head, pos..pos + row.name_len)) == Name::ContentLength {
+            if row.name == Name::ContentLength {
                 let Some(n) = number(sub(head, row.value), u64::from(u32::MAX)) else {
                     return unsure;
                 };

@@ -51,9 +51,7 @@ impl<'a> HostRef<'a> {
         };
         let name = name.strip_suffix(b".").unwrap_or(name);
         let mut labels = name.rsplit(|&b| b == b'.');
-        labels
-            .next()
-            .is_some_and(|top| !top.is_empty() && !top.iter().all(u8::is_ascii_digit))
+        labels.next().is_some_and(|top| !top.is_empty() && !top.iter().all(u8::is_ascii_digit))
             && labels.all(|label| !label.is_empty())
     }
 
@@ -74,10 +72,9 @@ impl<'a> HostRef<'a> {
     pub fn eq_host(&self, host: &Host) -> bool {
         match (self, host) {
             (HostRef::Addr(a), Host::Addr(b)) => a == b,
-            (HostRef::Name(a), Host::Name(b)) => a
-                .strip_suffix(b".")
-                .unwrap_or(a)
-                .eq_ignore_ascii_case(b.as_bytes()),
+            (HostRef::Name(a), Host::Name(b)) => {
+                a.strip_suffix(b".").unwrap_or(a).eq_ignore_ascii_case(b.as_bytes())
+            }
             _ => false,
         }
     }

@@ -40,10 +40,7 @@ impl Span {
 impl From<Range<usize>> for Span {
     fn from(r: Range<usize>) -> Self {
         let fit = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Span {
-            start: fit(r.start),
-            end: fit(r.end),
-        }
+        Span { start: fit(r.start), end: fit(r.end) }
     }
 }
 
@@ -68,6 +65,8 @@ pub struct Index {
     pub(crate) rows: SmallVec<[Row; 48]>,
     /// First row of each known name.
     first: [u16; Name::COUNT],
+    /// A bit for each known name with more than one row.
+    repeated: u32,
     pub(crate) method: Method,
     pub(crate) method_span: Span,
     pub(crate) uri: Span,
@@ -95,16 +94,14 @@ impl Index {
         if bytes.len() > limits.max_message || u32::try_from(bytes.len()).is_err() {
             return Err(Unusable::TooLarge);
         }
-        let start = bytes
-            .iter()
-            .take_while(|&&b| matches!(b, b'\r' | b'\n'))
-            .count();
+        let start = bytes.iter().take_while(|&&b| matches!(b, b'\r' | b'\n')).count();
         if bytes.iter().skip(start).all(|&b| b == 0) {
             return Err(Unusable::KeepAlive);
         }
         let mut index = Index {
             rows: SmallVec::new(),
             first: [NONE; Name::COUNT],
+            repeated: 0,
             method: Method::Other,
             method_span: Span::default(),
             uri: Span::default(),
@@ -154,32 +151,20 @@ impl Index {
 
     /// True if there is more than one row of this name.
     pub(crate) fn repeated(&self, name: Name) -> bool {
-        self.first(name)
-            .and_then(|(at, _)| self.rows.get(at + 1..))
-            .is_some_and(|later| later.iter().any(|row| row.name == name))
+        self.repeated & (1 << name as u32) != 0
     }
 
     fn read_start_line(&mut self, bytes: &[u8], line: Range<usize>) -> Result<(), Unusable> {
         let text = sub(bytes, line.clone());
-        if text
-            .get(..4)
-            .is_some_and(|s| s.eq_ignore_ascii_case(b"SIP/"))
-        {
+        if text.get(..4).is_some_and(|s| s.eq_ignore_ascii_case(b"SIP/")) {
             return self.read_status_line(bytes, line);
         }
         // The last word must be the version, whatever blanks stand around it.
-        let tail = text
-            .iter()
-            .rev()
-            .take_while(|&&b| matches!(b, b' ' | b'\t'))
-            .count();
+        let tail = text.iter().rev().take_while(|&&b| matches!(b, b' ' | b'\t')).count();
         let words = sub(text, 0..text.len() - tail);
         let version_at = memchr::memrchr(b' ', words).ok_or(Unusable::NotSip)? + 1;
         let version = sub(words, version_at..words.len());
-        if !version
-            .get(..4)
-            .is_some_and(|v| v.eq_ignore_ascii_case(b"SIP/"))
-        {
+        if !version.get(..4).is_some_and(|v| v.eq_ignore_ascii_case(b"SIP/")) {
             return Err(Unusable::NotSip);
         }
         let method_len = memchr::memchr(b' ', words).ok_or(Unusable::NotSip)?;
@@ -209,10 +194,7 @@ impl Index {
         let reason = (line.start + code_at + code_len + 1).min(line.end)..line.end;
         self.reason = reason.into();
         // A response that cannot be read is still one: 0 would make it a request.
-        self.status = code
-            .and_then(|n| u16::try_from(n).ok())
-            .filter(|&n| n != 0)
-            .unwrap_or(999);
+        self.status = code.and_then(|n| u16::try_from(n).ok()).filter(|&n| n != 0).unwrap_or(999);
         if !sub(text, 0..version_len).eq_ignore_ascii_case(b"SIP/2.0") {
             self.blame(Fault::VERSION);
         } else if code_len != 3 || !(100..=699).contains(&self.status) {
@@ -249,7 +231,7 @@ impl Index {
                 fault = fault.or(Some(Fault::HEADER_TOO_LARGE));
             }
             if self.rows.len() < limits.max_headers.min(usize::from(NONE)) {
-                self.push(bytes, pos, &row);
+                self.push(pos, &row);
             } else {
                 fault = fault.or(Some(Fault::TOO_MANY_HEADERS));
             }
@@ -272,18 +254,15 @@ impl Index {
         self.body = (body..len).into();
     }
 
-    fn push(&mut self, bytes: &[u8], pos: usize, row: &RawRow) {
-        let raw_name = sub(bytes, pos..pos + row.name_len);
-        let name = if row.well_formed {
-            Name::of(raw_name)
-        } else {
-            Name::Other
-        };
+    fn push(&mut self, pos: usize, row: &RawRow) {
+        let name = row.name;
         let at = u16::try_from(self.rows.len()).unwrap_or(NONE);
-        if let Some(first) = self.first.get_mut(name as usize)
-            && *first == NONE
-        {
-            *first = at;
+        if let Some(first) = self.first.get_mut(name as usize) {
+            if *first == NONE {
+                *first = at;
+            } else {
+                self.repeated |= 1 << name as u32;
+            }
         }
         self.rows.push(Row {
             name,
@@ -297,21 +276,11 @@ impl Index {
     /// quoted strings (`intmeth` of RFC 4475) or folding.
     fn controls_are_quoted(&self, bytes: &[u8]) -> bool {
         let line = sub(bytes, self.start_line.range());
-        if line
-            .strip_suffix(b"\r\n")
-            .is_none_or(|l| l.iter().any(|&b| is_control(b)))
-        {
+        if line.strip_suffix(b"\r\n").is_none_or(|l| l.iter().any(|&b| is_control(b))) {
             return false;
         }
-        let indexed = self
-            .rows
-            .last()
-            .map_or(self.start_line.end, |row| row.row.end);
-        indexed == self.headers_end
-            && self
-                .rows
-                .iter()
-                .all(|row| row_is_clean(sub(bytes, row.row.range())))
+        let indexed = self.rows.last().map_or(self.start_line.end, |row| row.row.end);
+        indexed == self.headers_end && self.rows.iter().all(|row| row_is_clean(sub(bytes, row.row.range())))
     }
 }
 
@@ -331,8 +300,7 @@ fn row_is_clean(row: &[u8]) -> bool {
                 i += 1;
             }
             b'\r' => {
-                let folded =
-                    row.get(i + 1) == Some(&b'\n') && matches!(row.get(i + 2), Some(b' ' | b'\t'));
+                let folded = row.get(i + 1) == Some(&b'\n') && matches!(row.get(i + 2), Some(b' ' | b'\t'));
                 if !folded {
                     return false;
                 }
@@ -365,8 +333,25 @@ pub(crate) fn line_end(bytes: &[u8], pos: usize) -> Option<usize> {
     }
 }
 
+/// The token at the start of `rest`, its length, and where the colon should be: past the blanks.
+fn name_and_colon(rest: &[u8]) -> (Name, usize, usize) {
+    // The usual case, without a look at each octet: a known name up to the first colon.
+    let near = rest.get(..16).unwrap_or(rest);
+    if let Some(colon) = near.iter().position(|&b| b == b':') {
+        let name = Name::of(sub(near, 0..colon));
+        if name != Name::Other {
+            return (name, colon, colon);
+        }
+    }
+    let len = rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len());
+    let blanks = rest.iter().skip(len).take_while(|&&b| matches!(b, b' ' | b'\t')).count();
+    (Name::of(sub(rest, 0..len)), len, len + blanks)
+}
+
 /// A row as the octets show it.
 pub(crate) struct RawRow {
+    /// [`Name::Other`] for what is no field.
+    pub(crate) name: Name,
     pub(crate) name_len: usize,
     pub(crate) value: Range<usize>,
     pub(crate) end: usize,
@@ -378,14 +363,7 @@ pub(crate) struct RawRow {
 /// Reads the row that starts at `pos`, continuation lines included (RFC 3261 §7.3.1).
 pub(crate) fn raw_row(bytes: &[u8], pos: usize) -> RawRow {
     let rest = bytes.get(pos..).unwrap_or_default();
-    let name_len = rest
-        .iter()
-        .position(|&b| !is_token(b))
-        .unwrap_or(rest.len());
-    let mut colon = name_len;
-    while matches!(rest.get(colon), Some(b' ' | b'\t')) {
-        colon += 1;
-    }
+    let (name, name_len, colon) = name_and_colon(rest);
     let named = name_len > 0 && rest.get(colon) == Some(&b':');
     let value_at = if named { pos + colon + 1 } else { pos };
     let (mut end, mut line_ends, mut ended) = (value_at, 0, false);
@@ -402,6 +380,7 @@ pub(crate) fn raw_row(bytes: &[u8], pos: usize) -> RawRow {
     }
     let text_end = if ended { end - 2 } else { end };
     RawRow {
+        name: if named && ended { name } else { Name::Other },
         name_len: if named { name_len } else { 0 },
         value: trim(bytes, value_at..text_end),
         end,

@@ -113,10 +113,7 @@ impl<'a> Message<'a> {
         let whole = row.row.range();
         Field {
             name: row.name,
-            raw_name: sub(
-                self.bytes,
-                whole.start..whole.start + usize::from(row.name_len),
-            ),
+            raw_name: sub(self.bytes, whole.start..whole.start + usize::from(row.name_len)),
             value: sub(self.bytes, row.value.range()),
             row: whole,
             value_range: row.value.range(),
@@ -131,24 +128,13 @@ impl<'a> Message<'a> {
 
     /// All rows of a known name, in order.
     pub fn headers(&self, name: Name) -> Fields<'a> {
-        let at = self
-            .index
-            .first(name)
-            .map_or(self.index.rows.len(), |(at, _)| at);
-        Fields {
-            message: *self,
-            at,
-            wanted: Some(name),
-        }
+        let at = self.index.first(name).map_or(self.index.rows.len(), |(at, _)| at);
+        Fields { message: *self, at, wanted: Some(name) }
     }
 
     /// All rows, in order; lines that are no header fields too, with an empty name.
     pub fn fields(&self) -> Fields<'a> {
-        Fields {
-            message: *self,
-            at: 0,
-            wanted: None,
-        }
+        Fields { message: *self, at: 0, wanted: None }
     }
 
     /// All rows of a field given by its name in lower case, long or compact; found in any case and
@@ -208,9 +194,7 @@ impl<'a> Message<'a> {
 
     /// How many Via values there are, readable or not.
     pub fn via_count(&self) -> usize {
-        self.headers(Name::Via)
-            .map(|f| Values::new(self.bytes, f.value_range, false).count())
-            .sum()
+        self.headers(Name::Via).map(|f| Values::new(self.bytes, f.value_range, false).count()).sum()
     }
 
     /// The values of Route in order.
@@ -219,9 +203,7 @@ impl<'a> Message<'a> {
     }
 
     /// The values of Record-Route in order.
-    pub fn record_routes(
-        &self,
-    ) -> impl Iterator<Item = Result<RouteValue<'a>, AddrFault>> + use<'a> {
+    pub fn record_routes(&self) -> impl Iterator<Item = Result<RouteValue<'a>, AddrFault>> + use<'a> {
         self.route_values(Name::RecordRoute)
     }
 
@@ -234,29 +216,25 @@ impl<'a> Message<'a> {
         let bytes = self.bytes;
         let mut ordinal = 0;
         self.headers(name).flat_map(move |f| {
-            let sole = Values::new(bytes, f.value_range.clone(), true)
-                .nth(1)
-                .is_none();
+            let sole = Values::new(bytes, f.value_range.clone(), true).nth(1).is_none();
             let first = ordinal;
             ordinal += Values::new(bytes, f.value_range.clone(), true).count();
-            Values::new(bytes, f.value_range.clone(), true)
-                .enumerate()
-                .map(move |(n, range)| {
-                    let addr = NameAddrRef::parse(bytes, range.clone())?;
-                    if !addr.bracketed {
-                        return Err(AddrFault::NoBrackets);
-                    }
-                    let uri = UriRef::parse(addr.uri)?;
-                    Ok(RouteValue {
-                        addr,
-                        uri,
-                        range,
-                        row: f.row.clone(),
-                        row_at: f.at,
-                        ordinal: first + n,
-                        sole,
-                    })
+            Values::new(bytes, f.value_range.clone(), true).enumerate().map(move |(n, range)| {
+                let addr = NameAddrRef::parse(bytes, range.clone())?;
+                if !addr.bracketed {
+                    return Err(AddrFault::NoBrackets);
+                }
+                let uri = UriRef::parse(addr.uri)?;
+                Ok(RouteValue {
+                    addr,
+                    uri,
+                    range,
+                    row: f.row.clone(),
+                    row_at: f.at,
+                    ordinal: first + n,
+                    sole,
                 })
+            })
         })
     }
 
@@ -295,17 +273,12 @@ impl<'a> Message<'a> {
 
     /// The Call-ID; empty if there is none.
     pub fn call_id(&self) -> &'a [u8] {
-        self.index
-            .first(Name::CallId)
-            .map_or(b"", |(_, row)| sub(self.bytes, row.value.range()))
+        self.index.first(Name::CallId).map_or(b"", |(_, row)| sub(self.bytes, row.value.range()))
     }
 
     /// Number and method of CSeq, if it can be read.
     pub fn cseq(&self) -> Option<(u32, &'a [u8])> {
-        Some((
-            self.index.cseq?,
-            sub(self.bytes, self.index.cseq_method.range()),
-        ))
+        Some((self.index.cseq?, sub(self.bytes, self.index.cseq_method.range())))
     }
 
     /// Max-Forwards (0 to 255); `None` if absent.
@@ -315,9 +288,7 @@ impl<'a> Message<'a> {
 
     /// Content-Length, if there is one that fits the message.
     pub fn content_length(&self) -> Option<usize> {
-        self.index
-            .content_length
-            .and_then(|n| usize::try_from(n).ok())
+        self.index.content_length.and_then(|n| usize::try_from(n).ok())
     }
 
     /// The leading delta-seconds of a field's value (Retry-After, Session-Expires, Expires, Min-SE),

@@ -27,8 +27,8 @@ mod uri;
 mod via;
 
 pub use edit::{
-    Edit, ensure_content_length, remove_top_via, remove_value, retain_values, set_max_forwards,
-    stamp_via, strip_headers,
+    Edit, ensure_content_length, remove_top_via, remove_value, retain_values, set_max_forwards, stamp_via,
+    strip_headers,
 };
 pub use fault::{Fault, Unusable};
 pub use framing::{Event, Step, StreamFramer};
@@ -53,13 +53,9 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 KiB, 256 rows, 8 KiB a row.
+    /// 64 KiB, 256 rows, 32 KiB a row.
     fn default() -> Self {
-        Limits {
-            max_message: 65_536,
-            max_headers: 256,
-            max_header: 8_192,
-        }
+        Limits { max_message: 65_536, max_headers: 256, max_header: 32_768 }
     }
 }
 

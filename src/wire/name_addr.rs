@@ -18,8 +18,8 @@ pub enum AddrFault {
     Empty,
     /// Something other than parameters after the URI.
     Trailing,
-    /// The `tag` parameter is there twice.
-    RepeatedTag,
+    /// The `tag` parameter is there twice, or has no value.
+    BadTag,
     /// A Route or Record-Route value without angle brackets.
     NoBrackets,
     /// The URI in it.
@@ -77,10 +77,7 @@ impl<'a> NameAddrRef<'a> {
                         if uri_range.is_empty() {
                             return Err(AddrFault::Empty);
                         }
-                        if before
-                            .get(..uri_range.len())
-                            .is_none_or(|u| u.iter().any(|&b| is_lws(b)))
-                        {
+                        if before.get(..uri_range.len()).is_none_or(|u| u.iter().any(|&b| is_lws(b))) {
                             return Err(AddrFault::Display);
                         }
                         return Self::finish(bytes, range, 0..0, uri_range, c, false);
@@ -152,10 +149,7 @@ impl<'a> NameAddrRef<'a> {
 }
 
 fn has_bracket(param: &Param<'_>) -> bool {
-    let value = param
-        .value
-        .filter(|v| v.first() != Some(&b'"'))
-        .unwrap_or_default();
+    let value = param.value.filter(|v| v.first() != Some(&b'"')).unwrap_or_default();
     param.name.contains(&b'<') || value.contains(&b'<')
 }
 

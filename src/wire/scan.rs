@@ -5,6 +5,7 @@ use std::ops::Range;
 
 const TOKEN: u8 = 1;
 const HOST: u8 = 2;
+const LWS: u8 = 4;
 
 /// Classes of each octet.
 const CLASS: [u8; 256] = {
@@ -18,6 +19,7 @@ const CLASS: [u8; 256] = {
             table[i] = match b {
                 b'-' | b'.' | b'_' => TOKEN | HOST,
                 b'!' | b'%' | b'*' | b'+' | b'`' | b'\'' | b'~' => TOKEN,
+                b' ' | b'\t' | b'\r' | b'\n' => LWS,
                 _ => 0,
             };
         }
@@ -39,7 +41,7 @@ pub(crate) fn is_host(b: u8) -> bool {
 /// White space inside a row. Rows hold CR and LF only as folding: the index has seen to that, or
 /// carries a fault.
 pub(crate) fn is_lws(b: u8) -> bool {
-    matches!(b, b' ' | b'\t' | b'\r' | b'\n')
+    CLASS[usize::from(b)] & LWS != 0
 }
 
 /// A control octet that has no place in a header, HTAB excepted.
@@ -54,13 +56,14 @@ pub(crate) fn sub(bytes: &[u8], range: Range<usize>) -> &[u8] {
 
 /// A range without the white space at its ends.
 pub(crate) fn trim(bytes: &[u8], range: Range<usize>) -> Range<usize> {
-    let s = sub(bytes, range.clone());
-    let lead = s.iter().take_while(|&&b| is_lws(b)).count();
-    if lead == s.len() {
-        return range.start..range.start;
+    let (mut start, mut end) = (range.start, range.end.min(bytes.len()));
+    while start < end && bytes.get(start).is_some_and(|&b| is_lws(b)) {
+        start += 1;
     }
-    let tail = s.iter().rev().take_while(|&&b| is_lws(b)).count();
-    range.start + lead..range.end - tail
+    while end > start && bytes.get(end - 1).is_some_and(|&b| is_lws(b)) {
+        end -= 1;
+    }
+    start..end.max(start)
 }
 
 /// A decimal number: digits only, at least one, at most `max`. Leading zeros are fine.
@@ -73,9 +76,7 @@ pub(crate) fn number(s: &[u8], max: u64) -> Option<u64> {
         if d > 9 {
             return None;
         }
-        n.checked_mul(10)?
-            .checked_add(u64::from(d))
-            .filter(|&n| n <= max)
+        n.checked_mul(10)?.checked_add(u64::from(d)).filter(|&n| n <= max)
     })
 }
 
@@ -90,11 +91,7 @@ pub(crate) struct Cursor<'a> {
 impl<'a> Cursor<'a> {
     pub(crate) fn new(bytes: &'a [u8], range: Range<usize>) -> Self {
         let end = range.end.min(bytes.len());
-        Cursor {
-            bytes,
-            pos: range.start.min(end),
-            end,
-        }
+        Cursor { bytes, pos: range.start.min(end), end }
     }
 
     pub(crate) fn rest(&self) -> &'a [u8] {
@@ -102,11 +99,7 @@ impl<'a> Cursor<'a> {
     }
 
     pub(crate) fn peek(&self) -> Option<u8> {
-        if self.pos < self.end {
-            self.bytes.get(self.pos).copied()
-        } else {
-            None
-        }
+        if self.pos < self.end { self.bytes.get(self.pos).copied() } else { None }
     }
 
     pub(crate) fn at_end(&self) -> bool {
@@ -177,13 +170,7 @@ pub(crate) struct Values<'a> {
 
 impl<'a> Values<'a> {
     pub(crate) fn new(bytes: &'a [u8], range: Range<usize>, brackets: bool) -> Self {
-        Values {
-            bytes,
-            pos: range.start,
-            end: range.end,
-            brackets,
-            done: false,
-        }
+        Values { bytes, pos: range.start, end: range.end, brackets, done: false }
     }
 }
 
@@ -245,16 +232,12 @@ pub struct Params<'a> {
 impl<'a> Params<'a> {
     /// Over `bytes[range]`, which is empty or starts (after white space) with a semicolon.
     pub(crate) fn new(bytes: &'a [u8], range: Range<usize>) -> Self {
-        Params {
-            cursor: Cursor::new(bytes, range),
-        }
+        Params { cursor: Cursor::new(bytes, range) }
     }
 
     /// The first of this name: `Some(None)` if it has no value. The name in lower case.
     pub fn get(self, name: &[u8]) -> Option<Option<&'a [u8]>> {
-        self.into_iter()
-            .find(|p| p.name.eq_ignore_ascii_case(name))
-            .map(|p| p.value)
+        self.into_iter().find(|p| p.name.eq_ignore_ascii_case(name)).map(|p| p.value)
     }
 }
 
@@ -283,25 +266,15 @@ impl<'a> Iterator for Params<'a> {
                 c.pos = c.end;
             }
             // Also what follows a closing quote or a blank: whoever checks sees it in the value.
-            c.take_while(|b| b != b';');
+            c.pos = memchr::memchr(b';', c.rest()).map_or(c.end, |n| c.pos + n);
             let range = trim(c.bytes, from..c.pos);
             end = range.end.max(from);
             value = Some(sub(c.bytes, range));
         } else if !c.at_end() && c.peek() != Some(b';') {
             c.take_while(|b| b != b';');
             end = trim(c.bytes, start..c.pos).end;
-            return Some(Param {
-                name: sub(c.bytes, start..end),
-                value: None,
-                range: start..end,
-                semicolon,
-            });
+            return Some(Param { name: sub(c.bytes, start..end), value: None, range: start..end, semicolon });
         }
-        Some(Param {
-            name,
-            value,
-            range: start..end,
-            semicolon,
-        })
+        Some(Param { name, value, range: start..end, semicolon })
     }
 }

@@ -34,12 +34,7 @@ pub struct ViaRef<'a> {
 impl<'a> ViaRef<'a> {
     /// Reads one value that fills `bytes[range]`. `None` if it is not a Via: a missing part, an
     /// empty parameter, an unbracketed IPv6 address.
-    pub(crate) fn parse(
-        bytes: &'a [u8],
-        range: Range<usize>,
-        row: Range<usize>,
-        sole: bool,
-    ) -> Option<Self> {
+    pub(crate) fn parse(bytes: &'a [u8], range: Range<usize>, row: Range<usize>, sole: bool) -> Option<Self> {
         let mut c = Cursor::new(bytes, range.clone());
         let part = |c: &mut Cursor<'a>| Some(c.take_while(is_token)).filter(|t| !t.is_empty());
         part(&mut c)?;

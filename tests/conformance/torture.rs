@@ -1,8 +1,10 @@
 //! The torture messages and what the index beside them says a proxy does with each.
+// Shared by several test programs, none of which uses all of it.
+#![allow(dead_code)]
 
 use std::path::PathBuf;
 
-use sbe::wire::{Framing, Index, Limits, Unusable};
+use sbe::wire::{Framing, Index, Limits, Message, Unusable};
 
 /// One line of `INDEX.tsv`.
 pub struct Case {
@@ -24,9 +26,7 @@ impl Case {
 
 /// All cases of `tests/torture/<rfc>/`.
 pub fn cases(rfc: &str) -> Vec<Case> {
-    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/torture")
-        .join(rfc);
+    let dir = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/torture").join(rfc);
     let index = std::fs::read_to_string(dir.join("INDEX.tsv")).expect("INDEX.tsv");
     index
         .lines()
@@ -45,10 +45,7 @@ pub fn cases(rfc: &str) -> Vec<Case> {
 /// One case by its name without `.dat`.
 pub fn case(rfc: &str, name: &str) -> Case {
     let file = format!("{name}.dat");
-    cases(rfc)
-        .into_iter()
-        .find(|c| c.file == file)
-        .expect("a file of the index")
+    cases(rfc).into_iter().find(|c| c.file == file).expect("a file of the index")
 }
 
 /// What this layer makes of each case, against the outcomes allowed. Outcomes that need a proxy
@@ -60,9 +57,7 @@ pub fn check_all(rfc: &str) {
             Err(why) => format!("drop ({})", why.label()),
             Ok(index) => match index.fault() {
                 None => "parse".to_owned(),
-                Some(_) if !sbe::wire::Message::new(&case.bytes, &index).is_request() => {
-                    "drop (response)".to_owned()
-                }
+                Some(_) if !Message::new(&case.bytes, &index).is_request() => "drop (response)".to_owned(),
                 Some(fault) => fault.status.to_string(),
             },
         };

@@ -46,10 +46,7 @@ fn terminated() -> ClientInvite {
 fn starting_sends_the_request_and_arms_a_and_b() {
     let mut fx = Effects::new();
     let machine = ClientInvite::start(REQUEST, UDP, &CFG, &mut fx);
-    assert_eq!(
-        drain(&mut fx),
-        [Send(REQUEST), Arm(Timer::A, T1), Arm(Timer::B, SPAN)]
-    );
+    assert_eq!(drain(&mut fx), [Send(REQUEST), Arm(Timer::A, T1), Arm(Timer::B, SPAN)]);
     assert_eq!(machine.state(), State::Calling);
     ClientInvite::start(REQUEST, TCP, &CFG, &mut fx);
     assert_eq!(drain(&mut fx), [Send(REQUEST), Arm(Timer::B, SPAN)]);
@@ -170,62 +167,16 @@ fn every_arrow_of_figure_5() {
 
 #[test]
 fn what_no_arrow_names_is_absorbed() {
-    let row = |arrow, from, event, to| Row {
-        arrow,
-        from,
-        event,
-        then: vec![],
-        to,
-    };
+    let row = |arrow, from, event, to| Row { arrow, from, event, then: vec![], to };
     let rows: Vec<Row<ClientInvite>> = vec![
-        row(
-            "1xx after 2xx",
-            accepted,
-            |m, fx| m.on_response(180, fx),
-            State::Accepted,
-        ),
-        row(
-            "300-699 after 2xx",
-            accepted,
-            |m, fx| m.on_response(486, fx),
-            State::Accepted,
-        ),
-        row(
-            "1xx after 300-699",
-            completed,
-            |m, fx| m.on_response(180, fx),
-            State::Completed,
-        ),
-        row(
-            "error in Accepted",
-            accepted,
-            ClientInvite::on_transport_error,
-            State::Accepted,
-        ),
-        row(
-            "2xx after the end",
-            terminated,
-            |m, fx| m.on_response(200, fx),
-            State::Terminated,
-        ),
-        row(
-            "error at the end",
-            terminated,
-            ClientInvite::on_transport_error,
-            State::Terminated,
-        ),
-        row(
-            "expire in Accepted",
-            accepted,
-            ClientInvite::expire,
-            State::Accepted,
-        ),
-        row(
-            "expire in Completed",
-            completed,
-            ClientInvite::expire,
-            State::Completed,
-        ),
+        row("1xx after 2xx", accepted, |m, fx| m.on_response(180, fx), State::Accepted),
+        row("300-699 after 2xx", accepted, |m, fx| m.on_response(486, fx), State::Accepted),
+        row("1xx after 300-699", completed, |m, fx| m.on_response(180, fx), State::Completed),
+        row("error in Accepted", accepted, ClientInvite::on_transport_error, State::Accepted),
+        row("2xx after the end", terminated, |m, fx| m.on_response(200, fx), State::Terminated),
+        row("error at the end", terminated, ClientInvite::on_transport_error, State::Terminated),
+        row("expire in Accepted", accepted, ClientInvite::expire, State::Accepted),
+        row("expire in Completed", completed, ClientInvite::expire, State::Completed),
     ];
     check(rows, ClientInvite::state);
 }
@@ -270,11 +221,7 @@ fn over_a_stream_the_ack_is_made_before_the_end() {
         machine.on_response(503, &mut fx);
         assert_eq!(drain(&mut fx), [MakeAck, Deliver(Response), Done]);
         assert!(machine.is_terminated());
-        assert_eq!(
-            machine.request(),
-            Some(&REQUEST),
-            "the ACK is built from it"
-        );
+        assert_eq!(machine.request(), Some(&REQUEST), "the ACK is built from it");
         machine.store_ack(ACK);
         assert_eq!(machine.request(), None);
         assert!(machine.is_terminated());
@@ -296,11 +243,9 @@ fn a_final_response_repeated_before_the_ack_was_built_asks_for_it_again() {
 
 #[test]
 fn an_ack_that_nobody_asked_for_changes_nothing() {
-    for (mut machine, state) in [
-        (calling(), State::Calling),
-        (proceeding(), State::Proceeding),
-        (accepted(), State::Accepted),
-    ] {
+    for (mut machine, state) in
+        [(calling(), State::Calling), (proceeding(), State::Proceeding), (accepted(), State::Accepted)]
+    {
         machine.store_ack(Bytes::from_static(b"stray"));
         assert_eq!(machine.state(), state);
     }
@@ -317,11 +262,7 @@ fn an_abandoned_attempt_is_silent_but_listens() {
     let mut machine = abandoned();
     machine.on_timer(Timer::A, &mut fx);
     assert!(fx.actions.is_empty());
-    assert_eq!(
-        machine.request(),
-        Some(&REQUEST),
-        "a late 1xx is answered with CANCEL"
-    );
+    assert_eq!(machine.request(), Some(&REQUEST), "a late 1xx is answered with CANCEL");
 
     machine.on_response(180, &mut fx);
     assert_eq!(drain(&mut fx), [Deliver(Response)]);
@@ -333,10 +274,7 @@ fn an_abandoned_attempt_is_silent_but_listens() {
 
     let mut machine = abandoned();
     machine.on_response(486, &mut fx);
-    assert_eq!(
-        drain(&mut fx),
-        [MakeAck, Deliver(Response), Arm(Timer::D, SPAN)]
-    );
+    assert_eq!(drain(&mut fx), [MakeAck, Deliver(Response), Arm(Timer::D, SPAN)]);
 
     let mut machine = abandoned();
     machine.on_timer(Timer::B, &mut fx);

@@ -42,10 +42,7 @@ fn starting_sends_the_request_and_arms_e_and_f() {
     let mut fx = Effects::new();
     let left = Duration::from_secs(7);
     let machine = ClientNonInvite::start(REQUEST, UDP, &CFG, left, &mut fx);
-    assert_eq!(
-        drain(&mut fx),
-        [Send(REQUEST), Arm(Timer::E, T1), Arm(Timer::F, left)]
-    );
+    assert_eq!(drain(&mut fx), [Send(REQUEST), Arm(Timer::E, T1), Arm(Timer::F, left)]);
     assert_eq!(machine.state(), State::Trying);
     ClientNonInvite::start(REQUEST, TCP, &CFG, left, &mut fx);
     assert_eq!(drain(&mut fx), [Send(REQUEST), Arm(Timer::F, left)]);
@@ -151,50 +148,14 @@ fn every_arrow_of_figure_6() {
 
 #[test]
 fn what_no_arrow_names_is_absorbed() {
-    let row = |arrow, from, event, to| Row {
-        arrow,
-        from,
-        event,
-        then: vec![],
-        to,
-    };
+    let row = |arrow, from, event, to| Row { arrow, from, event, then: vec![], to };
     let rows: Vec<Row<ClientNonInvite>> = vec![
-        row(
-            "1xx after the final",
-            completed,
-            |m, fx| m.on_response(100, fx),
-            State::Completed,
-        ),
-        row(
-            "final again",
-            completed,
-            |m, fx| m.on_response(200, fx),
-            State::Completed,
-        ),
-        row(
-            "other final",
-            completed,
-            |m, fx| m.on_response(500, fx),
-            State::Completed,
-        ),
-        row(
-            "error",
-            completed,
-            ClientNonInvite::on_transport_error,
-            State::Completed,
-        ),
-        row(
-            "expire",
-            completed,
-            ClientNonInvite::expire,
-            State::Completed,
-        ),
-        row(
-            "after the end",
-            terminated,
-            |m, fx| m.on_response(200, fx),
-            State::Terminated,
-        ),
+        row("1xx after the final", completed, |m, fx| m.on_response(100, fx), State::Completed),
+        row("final again", completed, |m, fx| m.on_response(200, fx), State::Completed),
+        row("other final", completed, |m, fx| m.on_response(500, fx), State::Completed),
+        row("error", completed, ClientNonInvite::on_transport_error, State::Completed),
+        row("expire", completed, ClientNonInvite::expire, State::Completed),
+        row("after the end", terminated, |m, fx| m.on_response(200, fx), State::Terminated),
     ];
     check(rows, ClientNonInvite::state);
 }
@@ -223,10 +184,7 @@ fn an_abandoned_attempt_is_silent_but_listens() {
     machine.on_response(100, &mut fx);
     assert_eq!(drain(&mut fx), [Deliver(Response)]);
     machine.on_timer(Timer::E, &mut fx);
-    assert!(
-        fx.actions.is_empty(),
-        "a provisional does not start the repeating again"
-    );
+    assert!(fx.actions.is_empty(), "a provisional does not start the repeating again");
     machine.on_response(200, &mut fx);
     assert_eq!(drain(&mut fx), [Deliver(Response), Arm(Timer::K, T4)]);
 }
@@ -247,12 +205,7 @@ fn it_can_be_expired_and_holds_no_request_at_the_end() {
 #[test]
 fn timer_e_doubles_up_to_t2() {
     let expected: [(u64, &[u64]); 3] = [
-        (
-            500,
-            &[
-                0, 500, 1500, 3500, 7500, 11500, 15500, 19500, 23500, 27500, 31500,
-            ],
-        ),
+        (500, &[0, 500, 1500, 3500, 7500, 11500, 15500, 19500, 23500, 27500, 31500]),
         (100, &[0, 100, 300, 700, 1500, 3100, 6300]),
         (10, &[0, 10, 30, 70, 150, 310, 630]),
     ];
@@ -275,10 +228,7 @@ fn after_a_provisional_it_repeats_every_t2() {
     run.at(Duration::from_millis(600), |m, fx| m.on_response(100, fx));
     run.at(Duration::from_secs(11), |m, fx| m.on_response(200, fx));
     let log = run.finish();
-    assert_near(
-        &sends(&log, Duration::from_millis(1)),
-        &[0.0, 500.0, 1500.0, 5500.0, 9500.0],
-    );
+    assert_near(&sends(&log, Duration::from_millis(1)), &[0.0, 500.0, 1500.0, 5500.0, 9500.0]);
     assert_eq!(end(&log), (Duration::from_secs(16), None));
 }
 

@@ -14,8 +14,7 @@ use bytes::Bytes;
 use sbe::transaction::Action::{Arm, Deliver, Done, MakeAck, MakeTrying, Send};
 use sbe::transaction::Delivery::{Ack, Response, Timeout, TransportError};
 use sbe::transaction::{
-    Action, ClientInvite, ClientNonInvite, Effects, ServerInvite, ServerNonInvite, State, Timer,
-    TimerConfig,
+    Action, ClientInvite, ClientNonInvite, Effects, ServerInvite, ServerNonInvite, State, Timer, TimerConfig,
 };
 
 const REQUEST: Bytes = Bytes::from_static(b"request");
@@ -26,11 +25,8 @@ const NEXT: Bytes = Bytes::from_static(b"another response");
 const UDP: bool = false;
 const TCP: bool = true;
 
-const CFG: TimerConfig = TimerConfig {
-    t1: Duration::from_millis(500),
-    t2: Duration::from_secs(4),
-    t4: Duration::from_secs(5),
-};
+const CFG: TimerConfig =
+    TimerConfig { t1: Duration::from_millis(500), t2: Duration::from_secs(4), t4: Duration::from_secs(5) };
 const T1: Duration = CFG.t1;
 const T2: Duration = CFG.t2;
 const T4: Duration = CFG.t4;
@@ -56,10 +52,7 @@ const TIMERS: [Timer; 16] = [
 ];
 
 fn cfg(t1_ms: u64) -> TimerConfig {
-    TimerConfig {
-        t1: Duration::from_millis(t1_ms),
-        ..CFG
-    }
+    TimerConfig { t1: Duration::from_millis(t1_ms), ..CFG }
 }
 
 fn drain(fx: &mut Effects) -> Vec<Action> {
@@ -76,14 +69,7 @@ struct Row<M> {
 }
 
 fn check<M>(rows: Vec<Row<M>>, state: fn(&M) -> State) {
-    for Row {
-        arrow,
-        from,
-        event,
-        then,
-        to,
-    } in rows
-    {
+    for Row { arrow, from, event, then, to } in rows {
         let mut machine = from();
         let mut fx = Effects::new();
         event(&mut machine, &mut fx);
@@ -96,11 +82,7 @@ fn check<M>(rows: Vec<Row<M>>, state: fn(&M) -> State) {
 type Live<M> = (fn() -> M, &'static [Timer]);
 
 /// In each of these states, only the timers named do anything at all.
-fn check_timers<M>(
-    states: Vec<Live<M>>,
-    fire: fn(&mut M, Timer, &mut Effects),
-    state: fn(&M) -> State,
-) {
+fn check_timers<M>(states: Vec<Live<M>>, fire: fn(&mut M, Timer, &mut Effects), state: fn(&M) -> State) {
     for (from, live) in states {
         for timer in TIMERS {
             let mut machine = from();
@@ -125,14 +107,7 @@ struct Run<M> {
 
 impl<M> Run<M> {
     fn new(machine: M, fx: Effects, fire: fn(&mut M, Timer, &mut Effects)) -> Self {
-        let mut run = Run {
-            machine,
-            fire,
-            now: Duration::ZERO,
-            armed: Vec::new(),
-            fx,
-            log: Vec::new(),
-        };
+        let mut run = Run { machine, fire, now: Duration::ZERO, armed: Vec::new(), fx, log: Vec::new() };
         run.settle();
         run
     }
@@ -176,8 +151,7 @@ impl<M> Run<M> {
 /// When something was sent, in multiples of `unit`.
 fn sends(log: &[(Duration, Action)], unit: Duration) -> Vec<f64> {
     let sent = log.iter().filter(|(_, action)| matches!(action, Send(_)));
-    sent.map(|(when, _)| when.as_secs_f64() / unit.as_secs_f64())
-        .collect()
+    sent.map(|(when, _)| when.as_secs_f64() / unit.as_secs_f64()).collect()
 }
 
 fn assert_near(got: &[f64], expected: &[f64]) {
@@ -191,10 +165,6 @@ fn assert_near(got: &[f64], expected: &[f64]) {
 fn end(log: &[(Duration, Action)]) -> (Duration, Option<Action>) {
     let (when, last) = log.last().unwrap();
     assert_eq!(*last, Done);
-    let report = log
-        .iter()
-        .rev()
-        .nth(1)
-        .filter(|(t, a)| t == when && matches!(a, Deliver(_)));
+    let report = log.iter().rev().nth(1).filter(|(t, a)| t == when && matches!(a, Deliver(_)));
     (*when, report.map(|(_, a)| a.clone()))
 }

@@ -181,50 +181,14 @@ fn every_arrow_of_figure_7() {
 
 #[test]
 fn what_no_arrow_names_is_absorbed() {
-    let row = |arrow, from, event, to| Row {
-        arrow,
-        from,
-        event,
-        then: vec![],
-        to,
-    };
+    let row = |arrow, from, event, to| Row { arrow, from, event, then: vec![], to };
     let rows: Vec<Row<ServerInvite>> = vec![
-        row(
-            "ACK before a final",
-            proceeding,
-            ServerInvite::on_ack,
-            State::Proceeding,
-        ),
-        row(
-            "ACK again",
-            confirmed,
-            ServerInvite::on_ack,
-            State::Confirmed,
-        ),
-        row(
-            "INVITE",
-            confirmed,
-            ServerInvite::on_retransmission,
-            State::Confirmed,
-        ),
-        row(
-            "error",
-            confirmed,
-            ServerInvite::on_transport_error,
-            State::Confirmed,
-        ),
-        row(
-            "INVITE at the end",
-            terminated,
-            ServerInvite::on_retransmission,
-            State::Terminated,
-        ),
-        row(
-            "ACK at the end",
-            terminated,
-            ServerInvite::on_ack,
-            State::Terminated,
-        ),
+        row("ACK before a final", proceeding, ServerInvite::on_ack, State::Proceeding),
+        row("ACK again", confirmed, ServerInvite::on_ack, State::Confirmed),
+        row("INVITE", confirmed, ServerInvite::on_retransmission, State::Confirmed),
+        row("error", confirmed, ServerInvite::on_transport_error, State::Confirmed),
+        row("INVITE at the end", terminated, ServerInvite::on_retransmission, State::Terminated),
+        row("ACK at the end", terminated, ServerInvite::on_ack, State::Terminated),
     ];
     check(rows, ServerInvite::state);
 }
@@ -254,10 +218,7 @@ fn there_is_one_final_response() {
             let mut machine = from();
             let before = machine.state();
             assert!(machine.has_final());
-            assert!(
-                !machine.respond(status, NEXT, UDP, &CFG, &mut fx),
-                "{status} in {before:?}"
-            );
+            assert!(!machine.respond(status, NEXT, UDP, &CFG, &mut fx), "{status} in {before:?}");
             assert!(fx.actions.is_empty());
             assert_eq!(machine.state(), before);
         }
@@ -273,11 +234,7 @@ fn a_late_2xx_passes_by_the_final_response_that_awaits_its_ack() {
     assert!(machine.respond(200, NEXT, UDP, &CFG, &mut fx));
     assert_eq!(drain(&mut fx), [Send(NEXT)]);
     machine.on_timer(Timer::G, &mut fx);
-    assert_eq!(
-        drain(&mut fx),
-        [Send(LAST), Arm(Timer::G, 2 * T1)],
-        "its own is repeated"
-    );
+    assert_eq!(drain(&mut fx), [Send(LAST), Arm(Timer::G, 2 * T1)], "its own is repeated");
     machine.on_ack(&mut fx);
     assert_eq!(drain(&mut fx), [Arm(Timer::I, T4)], "the ACK ends here");
     assert!(machine.respond(200, NEXT, UDP, &CFG, &mut fx));
@@ -288,12 +245,7 @@ fn a_late_2xx_passes_by_the_final_response_that_awaits_its_ack() {
 #[test]
 fn timer_g_doubles_up_to_t2_until_timer_h() {
     let expected: [(u64, &[u64]); 3] = [
-        (
-            500,
-            &[
-                0, 500, 1500, 3500, 7500, 11500, 15500, 19500, 23500, 27500, 31500,
-            ],
-        ),
+        (500, &[0, 500, 1500, 3500, 7500, 11500, 15500, 19500, 23500, 27500, 31500]),
         (100, &[0, 100, 300, 700, 1500, 3100, 6300]),
         (10, &[0, 10, 30, 70, 150, 310, 630]),
     ];

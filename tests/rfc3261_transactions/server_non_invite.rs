@@ -116,12 +116,7 @@ fn every_arrow_of_figure_8() {
 #[test]
 fn timers_of_another_state_do_nothing() {
     check_timers(
-        vec![
-            (trying, &[Timer::Trying]),
-            (proceeding, &[]),
-            (completed, &[Timer::J]),
-            (terminated, &[]),
-        ],
+        vec![(trying, &[Timer::Trying]), (proceeding, &[]), (completed, &[Timer::J]), (terminated, &[])],
         ServerNonInvite::on_timer,
         ServerNonInvite::state,
     );
@@ -149,10 +144,7 @@ fn a_100_falls_due_when_the_senders_timer_e_reaches_t2() {
     for (t1, due) in [(500, 3500), (100, 6300), (10, 5110), (4000, 0)] {
         let mut fx = Effects::new();
         ServerNonInvite::start(&cfg(t1), &mut fx);
-        assert_eq!(
-            drain(&mut fx),
-            [Arm(Timer::Trying, Duration::from_millis(due))]
-        );
+        assert_eq!(drain(&mut fx), [Arm(Timer::Trying, Duration::from_millis(due))]);
     }
 }
 

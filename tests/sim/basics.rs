@@ -3,7 +3,7 @@
 use sbe::shard::Update;
 
 use crate::msg::{Msg, Request, bracketed, reply};
-use crate::rig::{CORE, PEER, Out, Rig, lines, timed};
+use crate::rig::{CORE, Out, PEER, Rig, lines, timed};
 
 const I1: &str = "198.51.100.11:5060";
 
@@ -313,7 +313,10 @@ fn a_ringing_call_lives_as_long_as_provisionals_come_and_is_cancelled_by_timer_c
         assert_eq!(timed(&rig.pass(150_000)), [""; 0]);
     }
     let outs = rig.pass(60_000);
-    assert_eq!(outs.first().map(|(at, o)| (*at, o.line())), Some((50_000, "CANCEL 198.51.100.11:5060".to_string())));
+    assert_eq!(
+        outs.first().map(|(at, o)| (*at, o.line())),
+        Some((50_000, "CANCEL 198.51.100.11:5060".to_string()))
+    );
     let outs = rig.udp(I1, &reply(&sent.msg, 487, "t1", &[], b""));
     assert_eq!(lines(&outs), ["ACK 198.51.100.11:5060", "487 10.0.1.1:5060"]);
     rig.expect_empty();

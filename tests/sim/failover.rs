@@ -172,11 +172,11 @@ fn a_failed_connect_and_a_lost_connection_move_the_call_but_not_once_it_rings() 
     let outs = rig.udp(CORE, &request.bytes());
     assert_eq!(lines(&outs), ["100 10.0.1.1:5060", "INVITE 203.0.113.1:5060"]);
     assert_eq!(outs[1].transport, Transport::Tcp);
-    rig.input(Input::Sent { token: outs[1].token.unwrap(), conn: ConnId(7) });
+    rig.input(Input::Sent { token: outs[1].token.unwrap(), conn: ConnId(7), reused: false });
     let outs = rig.input(Input::ConnectionClosed { conn: ConnId(7) });
     assert_eq!(lines(&outs), ["INVITE 203.0.113.2:5060"]);
     let second = outs[0].clone();
-    rig.input(Input::Sent { token: second.token.unwrap(), conn: ConnId(8) });
+    rig.input(Input::Sent { token: second.token.unwrap(), conn: ConnId(8), reused: false });
     let outs = rig.tcp("203.0.113.2:5060", 8, &reply(&second.msg, 180, "t", &[], b""));
     assert_eq!(lines(&outs), ["180 10.0.1.1:5060"]);
     assert!(rig.input(Input::ConnectionClosed { conn: ConnId(8) }).is_empty());
@@ -206,11 +206,13 @@ fn a_non_invite_shares_one_deadline_and_gets_no_408() {
     let outs = rig.udp(CORE, &request.bytes());
     assert_eq!(lines(&outs), ["MESSAGE 198.51.100.11:5060"]);
     let outs = rig.pass(100_000);
-    let tried: Vec<_> = outs.iter().filter(|(_, o)| o.msg.is_request()).map(|(_, o)| o.to.to_string()).collect();
+    let tried: Vec<_> =
+        outs.iter().filter(|(_, o)| o.msg.is_request()).map(|(_, o)| o.to.to_string()).collect();
     for at in [I1, I2, I3] {
         assert!(tried.iter().any(|t| t == at), "{at}");
     }
-    let answers: Vec<_> = outs.iter().filter(|(_, o)| !o.msg.is_request()).map(|(at, o)| (*at, o.msg.status())).collect();
+    let answers: Vec<_> =
+        outs.iter().filter(|(_, o)| !o.msg.is_request()).map(|(at, o)| (*at, o.msg.status())).collect();
     assert_eq!(answers, [(3_500, 100)], "RFC 4320: a late 100, and no final");
     assert!(outs.iter().all(|(at, _)| *at <= 32_000));
     rig.expect_empty();
@@ -228,7 +230,11 @@ fn what_another_shard_saw_is_avoided_here_too() {
     let mut second = invite();
     second.vias = vec!["SIP/2.0/UDP 10.0.1.1:5060;rport;branch=z9hG4bKw1".into()];
     second.call_id = "call-2".into();
-    assert_eq!(rig.udp(CORE, &second.bytes())[1].line(), "INVITE 198.51.100.11:5060", "half-open: one tries it");
+    assert_eq!(
+        rig.udp(CORE, &second.bytes())[1].line(),
+        "INVITE 198.51.100.11:5060",
+        "half-open: one tries it"
+    );
     second.vias = vec!["SIP/2.0/UDP 10.0.1.1:5060;rport;branch=z9hG4bKw2".into()];
     second.call_id = "call-3".into();
     assert_eq!(rig.udp(CORE, &second.bytes())[1].line(), "INVITE 198.51.100.12:5060", "and only one");

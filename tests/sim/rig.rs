@@ -26,7 +26,8 @@ pub struct Out {
 impl Out {
     /// `INVITE 198.51.100.10:5060` or `180 10.0.1.1:5060`.
     pub fn line(&self) -> String {
-        let what = if self.msg.is_request() { self.msg.method().to_string() } else { self.msg.status().to_string() };
+        let what =
+            if self.msg.is_request() { self.msg.method().to_string() } else { self.msg.status().to_string() };
         format!("{what} {}", self.to)
     }
 }
@@ -85,11 +86,18 @@ impl Rig {
 
     /// With further lines of configuration, which must begin with a table header.
     pub fn with(more: &str) -> Self {
-        let config = Config::from_toml_str(&format!("{CONFIG}{more}")).expect("the bench's configuration is right");
+        let config =
+            Config::from_toml_str(&format!("{CONFIG}{more}")).expect("the bench's configuration is right");
         let now = Instant::now();
         let ledger = Arc::new(Ledger::new(now));
         let policy = Arc::new(Policy::new(Arc::new(config), Arc::clone(&ledger), [7; 16], None));
-        let seeds = Seeds { seed: [3; 32], keys: [1, 2, 3, 4, 5, 6, 7, 8], call: [9, 8, 7, 6], loops: [5, 4] };
+        let seeds = Seeds {
+            seed: [3; 32],
+            keys: [1, 2, 3, 4, 5, 6, 7, 8],
+            call: [9, 8, 7, 6],
+            loops: [5, 4],
+            owner: 0,
+        };
         let mut zone = Zone::new(Duration::from_secs(300));
         for (n, priority) in [(1, 1), (2, 2), (3, 3)] {
             let host = format!("i{n}.p1.example");
@@ -115,7 +123,8 @@ impl Rig {
     /// A datagram from an address: the core's listener for 10/8, else the peers'.
     pub fn udp(&mut self, from: &str, bytes: &[u8]) -> Vec<Out> {
         let remote: SocketAddr = from.parse().expect("an address");
-        let (listener, local) = if from.starts_with("10.") { (0, "10.0.0.1:5060") } else { (1, "192.0.2.10:5060") };
+        let (listener, local) =
+            if from.starts_with("10.") { (0, "10.0.0.1:5060") } else { (1, "192.0.2.10:5060") };
         let origin = Origin {
             transport: Transport::Udp,
             listener: ListenerId(listener),

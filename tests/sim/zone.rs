@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sbe::location::{
-    Answer, AnswerMeta, Enabled, LocateKey, Located, NaptrRecord, Question, RecordKind, Records, Resolution, RrSet, SrvRecord,
+    Answer, AnswerMeta, Enabled, LocateKey, Located, NaptrRecord, Question, RecordKind, Records, Resolution,
+    RrSet, SrvRecord,
 };
 
 /// A zone: records by name, each name with one TTL.
@@ -35,7 +36,12 @@ impl Zone {
     }
 
     pub fn srv(&mut self, name: &str, priority: u16, weight: u16, port: u16, target: &str) {
-        self.srv.entry(name.to_string()).or_default().push(SrvRecord { priority, weight, port, target: target.into() });
+        self.srv.entry(name.to_string()).or_default().push(SrvRecord {
+            priority,
+            weight,
+            port,
+            target: target.into(),
+        });
     }
 
     pub fn addr(&mut self, name: &str, addr: &str) {

@@ -87,14 +87,8 @@ impl Zone {
                         target: full(&w[5]).into(),
                     }]),
                 ),
-                "A" => (
-                    RecordKind::A,
-                    Records::Addr(vec![w[2].parse::<IpAddr>().unwrap()]),
-                ),
-                "AAAA" => (
-                    RecordKind::Aaaa,
-                    Records::Addr(vec![w[2].parse::<IpAddr>().unwrap()]),
-                ),
+                "A" => (RecordKind::A, Records::Addr(vec![w[2].parse::<IpAddr>().unwrap()])),
+                "AAAA" => (RecordKind::Aaaa, Records::Addr(vec![w[2].parse::<IpAddr>().unwrap()])),
                 other => panic!("{other}"),
             };
             let name = full(&w[0]);
@@ -119,8 +113,7 @@ impl Zone {
                 },
                 _ => unreachable!(),
             };
-            zone.sets
-                .insert(q, Answer::Records(Arc::new(RrSet { records: merged })));
+            zone.sets.insert(q, Answer::Records(Arc::new(RrSet { records: merged })));
         }
         zone
     }
@@ -149,14 +142,7 @@ impl Zone {
             Answer::NxDomain
         };
         let ttl = self.ttls.get(&typed).copied().unwrap_or(300);
-        (
-            answer,
-            AnswerMeta {
-                expires: self.now + Duration::from_secs(ttl),
-                cached: false,
-                stale: false,
-            },
-        )
+        (answer, AnswerMeta { expires: self.now + Duration::from_secs(ttl), cached: false, stale: false })
     }
 
     /// Locates and gives the questions, round by round.
@@ -168,12 +154,7 @@ impl Zone {
             if questions.is_empty() {
                 break;
             }
-            rounds.push(
-                questions
-                    .iter()
-                    .map(|q| q.to_string().replace(".example.test.", ""))
-                    .collect(),
-            );
+            rounds.push(questions.iter().map(|q| q.to_string().replace(".example.test.", "")).collect());
             for q in &questions {
                 let (answer, meta) = self.lookup(q);
                 r.answer(q, answer, meta);
@@ -263,16 +244,7 @@ pub fn target(uri: &str) -> Result<LocateKey, TargetError> {
             _ => panic!("{p}"),
         }
     }
-    target_of(
-        &TargetUri {
-            sips: scheme == "sips",
-            host: host(name),
-            port,
-            transport,
-            maddr,
-        },
-        Realm::Peering,
-    )
+    target_of(&TargetUri { sips: scheme == "sips", host: host(name), port, transport, maddr }, Realm::Peering)
 }
 
 pub fn health() -> Health {

@@ -23,11 +23,7 @@ impl Drop for Scratch {
 }
 
 fn errors(path: &Path) -> String {
-    load(path)
-        .unwrap_err()
-        .iter()
-        .map(|e| format!("{e}\n"))
-        .collect()
+    load(path).unwrap_err().iter().map(|e| format!("{e}\n")).collect()
 }
 
 #[test]
@@ -36,10 +32,7 @@ fn a_file_that_is_not_there_is_an_error_with_a_remedy() {
         errors(Path::new("/nowhere/sbe.toml")),
         "/nowhere/sbe.toml:1:1: the file cannot be read (No such file or directory), name an existing configuration with --config\n"
     );
-    assert!(
-        errors(&std::env::temp_dir()).contains("cannot be read"),
-        "a directory"
-    );
+    assert!(errors(&std::env::temp_dir()).contains("cannot be read"), "a directory");
 }
 
 #[test]
@@ -47,10 +40,7 @@ fn a_file_that_is_not_utf8_is_refused_where_it_stops_being_so() {
     let file = Scratch::new("latin1.toml", b"[node]\n# \xe4\n");
     assert_eq!(
         errors(&file.0),
-        format!(
-            "{}:2:3: this is not UTF-8, save the file as UTF-8\n",
-            file.0.display()
-        )
+        format!("{}:2:3: this is not UTF-8, save the file as UTF-8\n", file.0.display())
     );
 }
 
@@ -62,16 +52,14 @@ fn a_file_named_inside_that_cannot_be_read_is_a_warning() {
     let file = Scratch::new("tls.toml", text.as_bytes());
     let (_, warnings) = load(&file.0).unwrap();
     let lines: Vec<String> = warnings.iter().map(ToString::to_string).collect();
-    let expected = "13:15: warning: /nowhere/c cannot be read (No such file or directory), put it there before sbe run";
+    let expected =
+        "13:15: warning: /nowhere/c cannot be read (No such file or directory), put it there before sbe run";
     assert_eq!(lines, [format!("{}:{expected}", file.0.display())]);
 }
 
 #[test]
 fn the_named_file_goes_before_the_usual_places() {
-    assert_eq!(
-        find(Some(Path::new("x.toml"))).unwrap(),
-        PathBuf::from("x.toml")
-    );
+    assert_eq!(find(Some(Path::new("x.toml"))).unwrap(), PathBuf::from("x.toml"));
     assert_eq!(
         Config::default_paths().map(|p| p.to_str().unwrap()),
         ["config/sbe.toml", "/etc/sbe/sbe.toml"]

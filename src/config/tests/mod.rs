@@ -8,7 +8,8 @@ mod warnings;
 use super::{Config, Warning, parse};
 
 /// The least that an element runs with.
-const BARE: &str = "[node]\nname = \"sbe1.example.com\"\n[[listen]]\ntransport = \"udp\"\nbind = \"192.0.2.10:5060\"\n";
+const BARE: &str =
+    "[node]\nname = \"sbe1.example.com\"\n[[listen]]\ntransport = \"udp\"\nbind = \"192.0.2.10:5060\"\n";
 
 /// A core that lints have nothing to say about.
 const CORE: &str = "[core]\nnext_hops = [\"sip:10.0.0.5\"]\nsources = [\"10.0.0.0/8\"]\n";
@@ -32,9 +33,5 @@ fn warnings(text: &str) -> String {
 
 /// The errors of a text after the bare one, one a line.
 fn errors(more: &str) -> String {
-    parse(&format!("{BARE}{more}"), "t")
-        .unwrap_err()
-        .iter()
-        .map(|e| format!("{e}\n"))
-        .collect()
+    parse(&format!("{BARE}{more}"), "t").unwrap_err().iter().map(|e| format!("{e}\n")).collect()
 }

@@ -11,13 +11,7 @@ use super::{BARE, CORE, config, errors};
 #[test]
 fn a_bare_configuration_has_the_defaults() {
     let c = config("");
-    assert_eq!(
-        c.node,
-        Node {
-            name: Host::Name("sbe1.example.com".into()),
-            domains: vec![]
-        }
-    );
+    assert_eq!(c.node, Node { name: Host::Name("sbe1.example.com".into()), domains: vec![] });
     assert_eq!(c.listen.len(), 1);
     assert_eq!(c.listen[0].realm, Realm::Both);
     assert_eq!(c.listen[0].advertise, None);
@@ -40,46 +34,20 @@ fn the_defaults_are_those_of_the_manual() {
     let ms = Duration::from_millis;
     assert_eq!((sip.t1, sip.t2, sip.t4), (ms(500), ms(4000), ms(5000)));
     assert_eq!((sip.timer_c, sip.idle_timeout), (ms(185_000), ms(600_000)));
+    assert_eq!((sip.message_timeout, sip.try_timeout, sip.connect_timeout), (ms(10_000), ms(3000), ms(1000)));
+    assert_eq!((sip.failover_codes.as_slice(), sip.max_tries, sip.max_message), (&[503][..], 10, 65_536));
     assert_eq!(
-        (sip.message_timeout, sip.try_timeout, sip.connect_timeout),
-        (ms(10_000), ms(3000), ms(1000))
-    );
-    assert_eq!(
-        (
-            sip.failover_codes.as_slice(),
-            sip.max_tries,
-            sip.max_message
-        ),
-        (&[503][..], 10, 65_536)
-    );
-    assert_eq!(
-        (
-            health.hold_down,
-            health.hold_down_max,
-            health.retry_after_max
-        ),
+        (health.hold_down, health.hold_down_max, health.retry_after_max),
         (ms(2000), ms(60_000), ms(3_600_000))
     );
-    assert_eq!(
-        (dns.min_ttl, dns.max_ttl, dns.negative_ttl),
-        (ms(0), ms(86_400_000), ms(60_000))
-    );
+    assert_eq!((dns.min_ttl, dns.max_ttl, dns.negative_ttl), (ms(0), ms(86_400_000), ms(60_000)));
     assert_eq!((dns.timeout, dns.stale_ttl), (ms(5000), ms(3_600_000)));
     assert_eq!(
         (dns.sticky, dns.srv_selection, dns.addresses),
         (Sticky::Call, SrvSelection::Exact, Families::Both)
     );
-    assert_eq!(
-        dns.transports,
-        [Transport::Tls, Transport::Tcp, Transport::Udp]
-    );
-    assert_eq!(
-        Runtime::default(),
-        Runtime {
-            workers: 0,
-            drain_timeout: ms(30_000)
-        }
-    );
+    assert_eq!(dns.transports, [Transport::Tls, Transport::Tcp, Transport::Udp]);
+    assert_eq!(Runtime::default(), Runtime { workers: 0, drain_timeout: ms(30_000) });
 }
 
 #[test]
@@ -99,41 +67,19 @@ fn written_values_replace_the_defaults() {
     assert_eq!(c.health.retry_after_max, Duration::ZERO);
     assert_eq!(c.calls_max_age, Duration::from_secs(86_400));
     let servers: Vec<String> = c.dns.servers.iter().map(ToString::to_string).collect();
-    assert_eq!(
-        servers,
-        [
-            "127.0.0.53:53",
-            "[2001:db8::53]:53",
-            "[2001:db8::54]:53",
-            "192.0.2.1:5353"
-        ]
-    );
+    assert_eq!(servers, ["127.0.0.53:53", "[2001:db8::53]:53", "[2001:db8::54]:53", "192.0.2.1:5353"]);
     assert_eq!(c.dns.transports, [Transport::Udp]);
-    assert_eq!(
-        (c.dns.sticky, c.dns.addresses),
-        (Sticky::Ttl, Families::Ipv6)
-    );
+    assert_eq!((c.dns.sticky, c.dns.addresses), (Sticky::Ttl, Families::Ipv6));
     assert_eq!(c.dns.srv_selection, SrvSelection::Rfc2782);
     assert_eq!(c.runtime.workers, 2);
-    assert_eq!(
-        c.log,
-        Log {
-            json: true,
-            level: "info,sbe::proxy=debug".to_owned()
-        }
-    );
+    assert_eq!(c.log, Log { json: true, level: "info,sbe::proxy=debug".to_owned() });
     assert_eq!(c.admin, None, "an empty bind turns the interface off");
     assert_eq!((c.limits.records, c.limits.write_queue), (0, 65_536));
 }
 
 #[test]
 fn an_empty_failover_list_leaves_only_silence_and_send_failures() {
-    assert!(
-        config("[sip]\nfailover_codes = []\n")
-            .sip
-            .failover_codes
-            .is_empty()
-    );
+    assert!(config("[sip]\nfailover_codes = []\n").sip.failover_codes.is_empty());
 }
 
 #[test]
@@ -147,8 +93,7 @@ fn t1_is_10_to_500_ms_for_the_node_and_for_each_peer() {
         let found = errors(&format!(
             "[sip]\nt1 = \"{bad}\"\n[[peer]]\nname = \"p\"\ndomains = [\"p.test\"]\nt1 = \"{bad}\"\n"
         ));
-        let remedy =
-            format!("t1 = \"{bad}\" is out of range, write a duration from 10ms to 500ms\n");
+        let remedy = format!("t1 = \"{bad}\" is out of range, write a duration from 10ms to 500ms\n");
         assert_eq!(found, format!("t:7:6: {remedy}t:11:6: {remedy}"));
     }
 }
@@ -174,56 +119,24 @@ fn a_peer_keeps_everything_that_was_written_for_it() {
     );
     let hop = p.next_hop.as_ref().unwrap();
     assert_eq!(hop.uri, "sip:Transit.example.net:5070;lr;transport=UDP");
-    assert_eq!(
-        (hop.sips, hop.port, hop.transport),
-        (false, Some(5070), Some(Transport::Udp))
-    );
+    assert_eq!((hop.sips, hop.port, hop.transport), (false, Some(5070), Some(Transport::Udp)));
     assert_eq!(hop.host, Host::Name("transit.example.net".into()));
-    assert_eq!(
-        p.sources,
-        [
-            "198.51.100.0/24".parse().unwrap(),
-            "2001:db8::1/128".parse().unwrap()
-        ]
-    );
-    assert_eq!(
-        p.tls_names.as_deref(),
-        Some(&["sbe.example2.com".to_owned()][..])
-    );
-    assert_eq!(
-        p.certificate,
-        Some((PathBuf::from("c"), PathBuf::from("k")))
-    );
-    assert_eq!(
-        p.strip_headers,
-        ["x-trust", "subject"],
-        "compact forms in full"
-    );
+    assert_eq!(p.sources, ["198.51.100.0/24".parse().unwrap(), "2001:db8::1/128".parse().unwrap()]);
+    assert_eq!(p.tls_names.as_deref(), Some(&["sbe.example2.com".to_owned()][..]));
+    assert_eq!(p.certificate, Some((PathBuf::from("c"), PathBuf::from("k"))));
+    assert_eq!(p.strip_headers, ["x-trust", "subject"], "compact forms in full");
     assert_eq!((p.max_calls, p.max_rate), (Some(7), Some(9)));
-    assert_eq!(
-        (p.t1, p.try_timeout),
-        (
-            Some(Duration::from_millis(100)),
-            Some(Duration::from_secs(2))
-        )
-    );
+    assert_eq!((p.t1, p.try_timeout), (Some(Duration::from_millis(100)), Some(Duration::from_secs(2))));
     assert_eq!(p.failover_codes.as_deref(), Some(&[500][..]));
     let probe = p.probe.as_ref().unwrap();
-    assert_eq!(
-        (probe.interval, probe.timeout),
-        (Duration::from_secs(10), Duration::from_secs(2))
-    );
+    assert_eq!((probe.interval, probe.timeout), (Duration::from_secs(10), Duration::from_secs(2)));
     assert_eq!((probe.down_after, probe.up_after), (5, 2));
 }
 
 #[test]
 fn left_out_and_empty_tls_names_differ() {
     let peer = |more: &str| {
-        config(&format!(
-            "{CORE}[[peer]]\nname = \"p\"\ndomains = [\"p.test\"]\n{more}"
-        ))
-        .peers
-        .remove(0)
+        config(&format!("{CORE}[[peer]]\nname = \"p\"\ndomains = [\"p.test\"]\n{more}")).peers.remove(0)
     };
     assert_eq!(peer("").tls_names, None);
     assert_eq!(peer("tls_names = []\n").tls_names, Some(vec![]));
@@ -240,25 +153,15 @@ fn routes_hold_indices_of_peers_in_order_of_preference() {
     assert_eq!(
         c.routes,
         [
-            RouteRule {
-                prefix: "+44".to_owned(),
-                peers: vec![1, 0]
-            },
-            RouteRule {
-                prefix: String::new(),
-                peers: vec![0]
-            }
+            RouteRule { prefix: "+44".to_owned(), peers: vec![1, 0] },
+            RouteRule { prefix: String::new(), peers: vec![0] }
         ]
     );
 }
 
 #[test]
 fn tls_trusts_the_system_unless_files_are_listed() {
-    let tls = |more: &str| {
-        config(&format!("[tls]\ncertificate = \"c\"\nkey = \"k\"\n{more}"))
-            .tls
-            .unwrap()
-    };
+    let tls = |more: &str| config(&format!("[tls]\ncertificate = \"c\"\nkey = \"k\"\n{more}")).tls.unwrap();
     for text in ["", "trust = \"system\"\n"] {
         assert!(tls(text).system_trust && tls(text).trust.is_empty());
     }
@@ -271,36 +174,35 @@ fn tls_trusts_the_system_unless_files_are_listed() {
 
 #[test]
 fn alto_has_defaults_for_all_but_the_directory_and_keeps_the_table() {
-    let alto = config("[alto]\ndirectory = \"http://127.0.0.1:8181/d\"\nsource = \"192.0.2.10\"\nmode = \"ordinal\"\n").alto.unwrap();
+    let alto = config(
+        "[alto]\ndirectory = \"http://127.0.0.1:8181/d\"\nsource = \"192.0.2.10\"\nmode = \"ordinal\"\n",
+    )
+    .alto
+    .unwrap();
     assert_eq!(alto.mode, AltoMode::Ordinal);
-    assert_eq!(
-        (alto.rule, alto.scope),
-        (AltoRule::Classes, AltoScope::WithinPriority)
-    );
+    assert_eq!((alto.rule, alto.scope), (AltoRule::Classes, AltoScope::WithinPriority));
     assert_eq!((alto.metric.as_str(), alto.refresh), ("routingcost", None));
     assert_eq!((alto.persist, alto.hold_down), (2, Duration::from_secs(60)));
     assert_eq!(alto.source, Some("192.0.2.10".parse().unwrap()));
     assert_eq!(alto.table.len(), 3);
-    let alto = config("[alto]\ndirectory = \"file:///c\"\n[[alto.override]]\nprefix = \"192.0.2.0/24\"\ncost = 2.5\n").alto.unwrap();
+    let alto = config(
+        "[alto]\ndirectory = \"file:///c\"\n[[alto.override]]\nprefix = \"192.0.2.0/24\"\ncost = 2.5\n",
+    )
+    .alto
+    .unwrap();
     assert_eq!(alto.overrides, [("192.0.2.0/24".parse().unwrap(), 2.5)]);
 }
 
 #[test]
 fn sources_lose_bits_beyond_their_prefix_and_repetitions() {
-    let c = config(
-        "[core]\nnext_hops = [\"sip:10.0.0.5\"]\nsources = [\"10.1.2.3/8\", \"10.0.0.0/8\"]\n",
-    );
+    let c = config("[core]\nnext_hops = [\"sip:10.0.0.5\"]\nsources = [\"10.1.2.3/8\", \"10.0.0.0/8\"]\n");
     assert_eq!(c.core.sources, ["10.0.0.0/8".parse().unwrap()]);
 }
 
 #[test]
 fn a_flawed_listener_does_not_make_the_file_lack_one() {
     let text = "[node]\nname = \"a.test\"\n[[listen]]\ntransport = \"udp\"\nbind = \"x\"\n[core]\nsources = [\"10.0.0.0/8\"]\n";
-    let found: Vec<String> = parse(text, "t")
-        .unwrap_err()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let found: Vec<String> = parse(text, "t").unwrap_err().iter().map(ToString::to_string).collect();
     assert_eq!(found.len(), 1, "{found:?}");
 }
 

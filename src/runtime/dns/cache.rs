@@ -52,6 +52,12 @@ struct Good {
     stale_for: Duration,
 }
 
+impl Good {
+    fn is_valid(&self, now: Instant, valid_from: Instant) -> bool {
+        now < self.expires && self.asked >= valid_from
+    }
+}
+
 /// The last failure.
 #[derive(Clone, Debug)]
 struct Failed {
@@ -132,7 +138,7 @@ impl RrCache {
             };
         };
         let answer = || good.answer.clone();
-        if now < good.expires && good.asked >= valid_from {
+        if good.is_valid(now, valid_from) {
             // A failed refresh is not tried again at each call.
             let refresh_at =
                 refresh_at(good.fetched, good.expires).map(|at| at.max(held_until.unwrap_or(at)));
@@ -146,25 +152,15 @@ impl RrCache {
         }
         match (failed, held_until) {
             (_, Some(until)) => Look::Held(answer(), cached(until, true)),
-            (Some(f), None) if now < f.at + FAILING => {
-                Look::Failing(answer(), cached(now + HOLD, true))
-            }
+            (Some(f), None) if now < f.at + FAILING => Look::Failing(answer(), cached(now + HOLD, true)),
             _ => Look::Stale(answer(), cached(now + HOLD, true)),
         }
     }
 
     /// What the askers are told of an answer that is not taken in.
     pub(super) fn unstored(found: &Found, now: Instant, lives: &Lifetimes) -> (Answer, AnswerMeta) {
-        let (answer, life, _) =
-            judge(found, lives).unwrap_or_else(|answer| (answer, HOLD, Duration::ZERO));
-        (
-            answer,
-            AnswerMeta {
-                expires: now + life,
-                cached: false,
-                stale: false,
-            },
-        )
+        let (answer, life, _) = judge(found, lives).unwrap_or_else(|answer| (answer, HOLD, Duration::ZERO));
+        (answer, AnswerMeta { expires: now + life, cached: false, stale: false })
     }
 
     /// Takes in how a question ended that was asked at `asked`; returns what its askers are told.
@@ -174,41 +170,22 @@ impl RrCache {
         found: &Found,
         asked: Instant,
         now: Instant,
+        valid_from: Instant,
         lives: &Lifetimes,
     ) -> (Answer, AnswerMeta) {
         let (answer, life, stale_for) = match judge(found, lives) {
             Ok(judged) => judged,
-            Err(answer) => return self.store_failure(question, answer, now),
+            Err(answer) => return self.store_failure(question, answer, now, valid_from),
         };
         let expires = now + life;
         if life.is_zero() {
             self.slots.invalidate(question);
         } else {
-            let good = Good {
-                answer: answer.clone(),
-                asked,
-                fetched: now,
-                expires,
-                stale_for,
-            };
+            let good = Good { answer: answer.clone(), asked, fetched: now, expires, stale_for };
             let keep = life + stale_for.max(HOLD);
-            self.slots.insert(
-                question.clone(),
-                Arc::new(Slot {
-                    good: Some(good),
-                    failed: None,
-                    keep,
-                }),
-            );
+            self.slots.insert(question.clone(), Arc::new(Slot { good: Some(good), failed: None, keep }));
         }
-        (
-            answer,
-            AnswerMeta {
-                expires,
-                cached: false,
-                stale: false,
-            },
-        )
+        (answer, AnswerMeta { expires, cached: false, stale: false })
     }
 
     fn store_failure(
@@ -216,35 +193,21 @@ impl RrCache {
         question: &Question,
         answer: Answer,
         now: Instant,
+        valid_from: Instant,
     ) -> (Answer, AnswerMeta) {
         let until = now + HOLD;
         let good = self.slots.get(question).and_then(|slot| slot.good.clone());
         let good = good.filter(|g| now < g.expires + g.stale_for);
-        let keep = good.as_ref().map_or(HOLD, |g| {
-            (g.expires + g.stale_for)
-                .saturating_duration_since(now)
-                .max(HOLD)
-        });
+        let keep = good
+            .as_ref()
+            .map_or(HOLD, |g| (g.expires + g.stale_for).saturating_duration_since(now).max(HOLD));
         let told = match &good {
-            Some(g) => (
-                g.answer.clone(),
-                cached(
-                    if now < g.expires { g.expires } else { until },
-                    now >= g.expires,
-                ),
-            ),
-            None => (
-                answer.clone(),
-                AnswerMeta {
-                    expires: until,
-                    cached: false,
-                    stale: false,
-                },
-            ),
+            Some(g) if g.is_valid(now, valid_from) => (g.answer.clone(), cached(g.expires, false)),
+            Some(g) => (g.answer.clone(), cached(until, true)),
+            None => (answer.clone(), AnswerMeta { expires: until, cached: false, stale: false }),
         };
         let failed = Some(Failed { answer, at: now });
-        self.slots
-            .insert(question.clone(), Arc::new(Slot { good, failed, keep }));
+        self.slots.insert(question.clone(), Arc::new(Slot { good, failed, keep }));
         told
     }
 
@@ -257,8 +220,9 @@ impl RrCache {
         valid_from: Instant,
         lives: &Lifetimes,
     ) {
-        if !matches!(self.look(question, now, valid_from), Look::Fresh(..)) {
-            self.store(question, found, now, now, lives);
+        let lives_on = matches!(judge(found, lives), Ok((_, life, _)) if !life.is_zero());
+        if lives_on && !matches!(self.look(question, now, valid_from), Look::Fresh(..)) {
+            self.store(question, found, now, now, valid_from, lives);
         }
     }
 
@@ -268,15 +232,20 @@ impl RrCache {
             None => self.slots.invalidate_all(),
             Some(name) => {
                 let below = |n: &str| {
-                    n.strip_suffix(name).is_some_and(|rest| {
-                        name.is_empty() || rest.is_empty() || rest.ends_with('.')
-                    })
+                    n.strip_suffix(name)
+                        .is_some_and(|rest| name.is_empty() || rest.is_empty() || rest.ends_with('.'))
                 };
                 for (key, _) in self.slots.iter().filter(|(key, _)| below(&key.name)) {
                     self.slots.invalidate(&*key);
                 }
             }
         }
+    }
+
+    /// Number of entries.
+    pub(super) fn len(&self) -> u64 {
+        self.slots.run_pending_tasks();
+        self.slots.entry_count()
     }
 
     /// Everything, in no order.
@@ -293,13 +262,9 @@ fn judge(found: &Found, lives: &Lifetimes) -> Result<(Answer, Duration, Duration
         None => (HOLD.min(lives.negative_ttl), Duration::ZERO),
     };
     let (answer, (life, stale_for)) = match found {
-        Found::Records(set, ttl) => (
-            Answer::Records(set.clone()),
-            (
-                (*ttl).max(lives.min_ttl).min(lives.max_ttl),
-                lives.stale_ttl,
-            ),
-        ),
+        Found::Records(set, ttl) => {
+            (Answer::Records(set.clone()), ((*ttl).max(lives.min_ttl).min(lives.max_ttl), lives.stale_ttl))
+        }
         Found::NxDomain(ttl) => (Answer::NxDomain, negative(*ttl)),
         Found::NoData(ttl) => (Answer::NoData, negative(*ttl)),
         Found::Failure(failure) => return Err(failure.answer()),
@@ -314,9 +279,5 @@ pub(super) fn refresh_at(from: Instant, until: Instant) -> Option<Instant> {
 }
 
 const fn cached(expires: Instant, stale: bool) -> AnswerMeta {
-    AnswerMeta {
-        expires,
-        cached: true,
-        stale,
-    }
+    AnswerMeta { expires, cached: true, stale }
 }

@@ -54,10 +54,7 @@ impl Client {
     pub fn new(configured: &[SocketAddr], system: &Path) -> Self {
         let source = Source::of(configured, system);
         let servers = Servers::new(&source.read());
-        Self {
-            source: ArcSwap::from_pointee(source),
-            servers: ArcSwap::from_pointee(servers),
-        }
+        Self { source: ArcSwap::from_pointee(source), servers: ArcSwap::from_pointee(servers) }
     }
 
     /// Takes over the servers of a new configuration, or reads the system's again. True if they have changed.
@@ -110,19 +107,12 @@ impl Client {
                         return Reply::of(Found::Failure(Failure::Malformed));
                     };
                     let also = companions(&message, &set);
-                    return Reply {
-                        found: Found::Records(Arc::new(set), ttl),
-                        also,
-                    };
+                    return Reply { found: Found::Records(Arc::new(set), ttl), also };
                 }
                 Said::NxDomain(ttl) => return Reply::of(Found::NxDomain(ttl)),
                 Said::NoData(ttl) => return Reply::of(Found::NoData(ttl)),
                 Said::Failure(failure) => return Reply::of(Found::Failure(failure)),
-                Said::GoOn {
-                    name: next,
-                    ttl,
-                    aliases,
-                } => {
+                Said::GoOn { name: next, ttl, aliases } => {
                     so_far = (ttl, aliases);
                     name = next;
                 }
@@ -160,12 +150,9 @@ fn system_servers(path: &Path) -> Vec<SocketAddr> {
     let parsed = std::fs::read(path).map_err(|e| e.to_string());
     let parsed = parsed.and_then(|text| parse_resolv_conf(text).map_err(|e| e.to_string()));
     match parsed {
-        Ok((config, _)) => config
-            .name_servers()
-            .iter()
-            .take(MAX_SERVERS)
-            .map(|s| SocketAddr::new(s.ip, 53))
-            .collect(),
+        Ok((config, _)) => {
+            config.name_servers().iter().take(MAX_SERVERS).map(|s| SocketAddr::new(s.ip, 53)).collect()
+        }
         Err(why) => {
             warn!(file = %path.display(), %why, fallback = %FALLBACK, "the system names no name server");
             vec![FALLBACK]
@@ -258,16 +245,11 @@ fn companions(message: &Message, set: &RrSet) -> Vec<(Question, Arc<RrSet>, Dura
     names.sort_unstable();
     names.dedup();
     let mut sets = Vec::new();
-    for text in names
-        .into_iter()
-        .filter(|n| !n.is_empty())
-        .take(MAX_RECORDS)
-    {
+    for text in names.into_iter().filter(|n| !n.is_empty()).take(MAX_RECORDS) {
         let Some(owner) = name_of(text) else { continue };
         for &kind in kinds {
             let of_kind = || {
-                message::owned(&message.additionals, &owner)
-                    .filter(|r| r.record_type() == record_type(kind))
+                message::owned(&message.additionals, &owner).filter(|r| r.record_type() == record_type(kind))
             };
             let Some(ttl) = of_kind().map(message::ttl).min() else {
                 continue;

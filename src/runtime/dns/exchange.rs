@@ -73,17 +73,10 @@ impl Servers {
         let list = addrs
             .iter()
             .map(|&addr| {
-                Arc::new(Server {
-                    addr,
-                    strikes: AtomicU32::new(0),
-                    shunned_until: AtomicU64::new(0),
-                })
+                Arc::new(Server { addr, strikes: AtomicU32::new(0), shunned_until: AtomicU64::new(0) })
             })
             .collect();
-        Self {
-            list,
-            born: Instant::now(),
-        }
+        Self { list, born: Instant::now() }
     }
 
     /// Their addresses.
@@ -112,9 +105,7 @@ impl Servers {
         } else if server.shunned_until.load(Ordering::Relaxed) <= self.millis(now) {
             let strikes = server.strikes.fetch_add(1, Ordering::Relaxed).min(5);
             let until = now + SHUN.saturating_mul(1 << strikes).min(SHUN_MAX);
-            server
-                .shunned_until
-                .store(self.millis(until), Ordering::Relaxed);
+            server.shunned_until.store(self.millis(until), Ordering::Relaxed);
         }
     }
 
@@ -126,8 +117,7 @@ impl Servers {
     pub(super) async fn ask(&self, query: &Query) -> Result<Message, Failure> {
         let order = self.in_order(Instant::now());
         let attempts = order.len().clamp(ATTEMPTS, MOST_ATTEMPTS);
-        let mut plan: VecDeque<Arc<Server>> =
-            order.iter().cycle().take(attempts).cloned().collect();
+        let mut plan: VecDeque<Arc<Server>> = order.iter().cycle().take(attempts).cloned().collect();
         let mut running: JoinSet<(Arc<Server>, Result<Message, Failure>)> = JoinSet::new();
         let mut failure = Failure::Timeout;
         let mut latest: Option<Arc<Server>> = None;
@@ -183,18 +173,10 @@ async fn attempt(server: SocketAddr, query: &Query) -> Result<Message, Failure> 
             .with_max_retries(0)
             .with_os_port_selection(true)
             .build();
-        let response = stream
-            .send_message(request(query, edns))
-            .first_answer()
-            .await;
+        let response = stream.send_message(request(query, edns)).first_answer().await;
         let message = checked(response, query)?;
         // A server from before EDNS (RFC 6891 §7).
-        if edns
-            && matches!(
-                message.metadata.response_code,
-                ResponseCode::FormErr | ResponseCode::NotImp
-            )
-        {
+        if edns && matches!(message.metadata.response_code, ResponseCode::FormErr | ResponseCode::NotImp) {
             edns = false;
             continue;
         }
@@ -205,13 +187,8 @@ async fn attempt(server: SocketAddr, query: &Query) -> Result<Message, Failure> 
         let provider = TokioRuntimeProvider::new();
         let exchange = TcpClientStream::exchange(server, None, STEP * 2, None, provider.clone());
         let exchange = timeout(STEP, exchange).await;
-        let exchange = exchange
-            .map_err(|_| Failure::Timeout)?
-            .map_err(|e| trouble(&e))?;
-        message = checked(
-            exchange.send(request(query, edns)).first_answer().await,
-            query,
-        )?;
+        let exchange = exchange.map_err(|_| Failure::Timeout)?.map_err(|e| trouble(&e))?;
+        message = checked(exchange.send(request(query, edns)).first_answer().await, query)?;
         drop(provider);
         if message.metadata.truncation {
             return Err(Failure::Malformed);
@@ -248,9 +225,7 @@ fn checked(response: Result<DnsResponse, NetError>, query: &Query) -> Result<Mes
 
 fn trouble(error: &NetError) -> Failure {
     match error {
-        NetError::Timeout | NetError::Io(_) | NetError::NoConnections | NetError::Busy => {
-            Failure::Timeout
-        }
+        NetError::Timeout | NetError::Io(_) | NetError::NoConnections | NetError::Busy => Failure::Timeout,
         NetError::Proto(_) => Failure::Malformed,
         _ => Failure::Timeout,
     }
@@ -302,18 +277,11 @@ type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 impl DnsUdpSocket for ConnectedUdp {
     type Time = TokioTime;
 
-    fn poll_recv_from(
-        &self,
-        cx: &mut Context<'_>,
-        buf: &mut [u8],
-    ) -> Poll<io::Result<(usize, SocketAddr)>> {
+    fn poll_recv_from(&self, cx: &mut Context<'_>, buf: &mut [u8]) -> Poll<io::Result<(usize, SocketAddr)>> {
         DnsUdpSocket::poll_recv_from(&self.0, cx, buf)
     }
 
-    fn recv_from<'s, 'b, 'f>(
-        &'s self,
-        buf: &'b mut [u8],
-    ) -> Boxed<'f, io::Result<(usize, SocketAddr)>>
+    fn recv_from<'s, 'b, 'f>(&'s self, buf: &'b mut [u8]) -> Boxed<'f, io::Result<(usize, SocketAddr)>>
     where
         's: 'f,
         'b: 'f,
@@ -331,12 +299,7 @@ impl DnsUdpSocket for ConnectedUdp {
         })
     }
 
-    fn poll_send_to(
-        &self,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-        target: SocketAddr,
-    ) -> Poll<io::Result<usize>> {
+    fn poll_send_to(&self, cx: &mut Context<'_>, buf: &[u8], target: SocketAddr) -> Poll<io::Result<usize>> {
         self.0.poll_send_to(cx, buf, target)
     }
 }

@@ -52,19 +52,11 @@ impl Inner {
                 if due {
                     self.fly(question, now);
                 }
-                let result = if positive {
-                    CacheResult::Hit
-                } else {
-                    CacheResult::Negative
-                };
+                let result = if positive { CacheResult::Hit } else { CacheResult::Negative };
                 Known::Now((answer, meta), refresh_at.filter(|_| !due), result)
             }
             Look::Held(answer, meta) => {
-                let result = if meta.stale {
-                    CacheResult::Stale
-                } else {
-                    CacheResult::Negative
-                };
+                let result = if meta.stale { CacheResult::Stale } else { CacheResult::Negative };
                 Known::Now((answer, meta), None, result)
             }
             Look::Failing(answer, meta) => {
@@ -98,24 +90,13 @@ impl Inner {
             },
         };
         let told = told.unwrap_or_else(|| self.refused());
-        self.stats.cached(if told.1.stale {
-            CacheResult::Stale
-        } else {
-            CacheResult::Miss
-        });
+        self.stats.cached(if told.1.stale { CacheResult::Stale } else { CacheResult::Miss });
         told
     }
 
     fn refused(&self) -> Told {
         let expires = now() + super::cache::HOLD;
-        (
-            Failure::Busy.answer(),
-            AnswerMeta {
-                expires,
-                cached: false,
-                stale: false,
-            },
-        )
+        (Failure::Busy.answer(), AnswerMeta { expires, cached: false, stale: false })
     }
 
     /// The query under way for this question, begun now if there is none; `None`: too many.
@@ -131,25 +112,15 @@ impl Inner {
         let flight = Flight { told, since: now };
         flights.insert(question.clone(), flight.clone());
         drop(flights);
-        let landing = Landing {
-            inner: self.clone(),
-            question: question.clone(),
-            flight: flight.clone(),
-        };
+        let landing = Landing { inner: self.clone(), question: question.clone(), flight: flight.clone() };
         self.handle.spawn(landing.run(tell));
         Some(flight)
     }
 
     /// Nobody joins what is under way any more, and it does not go into the cache.
     pub(super) fn forget_flights(&self) {
-        self.locations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
-        self.flights
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clear();
+        self.locations.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        self.flights.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 }
 
@@ -176,19 +147,11 @@ impl Landing {
             if self.is_listed(&flights) {
                 for (question, set, ttl) in &reply.also {
                     let found = Found::Records(set.clone(), *ttl);
-                    inner.sets.store_companion(
-                        question,
-                        &found,
-                        now,
-                        state.valid_from,
-                        &state.lives,
-                    );
+                    inner.sets.store_companion(question, &found, now, state.valid_from, &state.lives);
                 }
                 // Off the list in the same breath: who asks from now on finds the cache or asks anew.
                 flights.remove(&self.question);
-                inner
-                    .sets
-                    .store(&self.question, &reply.found, asked, now, &state.lives)
+                inner.sets.store(&self.question, &reply.found, asked, now, state.valid_from, &state.lives)
             } else {
                 RrCache::unstored(&reply.found, now, &state.lives)
             }
@@ -197,19 +160,13 @@ impl Landing {
     }
 
     fn is_listed(&self, flights: &Flights) -> bool {
-        flights
-            .get(&self.question)
-            .is_some_and(|f| f.told.same_channel(&self.flight.told))
+        flights.get(&self.question).is_some_and(|f| f.told.same_channel(&self.flight.told))
     }
 }
 
 impl Drop for Landing {
     fn drop(&mut self) {
-        let mut flights = self
-            .inner
-            .flights
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut flights = self.inner.flights.lock().unwrap_or_else(PoisonError::into_inner);
         if self.is_listed(&flights) {
             flights.remove(&self.question);
         }

@@ -1,6 +1,6 @@
 //! Drives the step machine of [`crate::location`], and keeps whole results.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -20,15 +20,33 @@ use crate::location::{LocateKey, Located, Outcome, Question, Resolution};
 /// How long one address family is waited for once the other has brought addresses.
 const LAG: Duration = Duration::from_millis(100);
 
+/// Time between looks at what ought to be refreshed, until the result runs out.
+const REFRESH_AGAIN: Duration = Duration::from_secs(5);
+
 /// A whole result in the cache.
 struct Kept {
     located: Arc<Located>,
     /// When something that it stands on ought to be asked for again.
     refresh_at: Option<Instant>,
-    /// That has been done.
-    refreshed: AtomicBool,
+    /// How often that has been done.
+    refreshes: AtomicU32,
     epoch: u64,
     keep: Duration,
+}
+
+impl Kept {
+    /// True for one caller at [`Kept::refresh_at`], and again from time to time: the first try may fail.
+    fn refresh_is_due(&self, now: Instant) -> bool {
+        let Some(at) = self.refresh_at else {
+            return false;
+        };
+        let done = self.refreshes.load(Ordering::Relaxed);
+        now >= at + REFRESH_AGAIN * done
+            && self
+                .refreshes
+                .compare_exchange(done, done.saturating_add(1), Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
+    }
 }
 
 /// The cache of whole results.
@@ -69,40 +87,25 @@ impl Results {
 }
 
 impl Inner {
-    pub(super) fn locate_cached(
-        self: &Arc<Self>,
-        key: &LocateKey,
-        now: Instant,
-    ) -> Option<Arc<Located>> {
+    pub(super) fn locate_cached(self: &Arc<Self>, key: &LocateKey, now: Instant) -> Option<Arc<Located>> {
         let state = self.state.load();
         let kept = self.results.kept.get(key);
         if let Some(kept) = kept.filter(|k| k.epoch == state.epoch && now < k.located.expires) {
-            if kept.refresh_at.is_some_and(|at| now >= at)
-                && !kept.refreshed.swap(true, Ordering::Relaxed)
-            {
+            if kept.refresh_is_due(now) {
                 // Looking is enough: what is due is asked for.
                 for step in &kept.located.steps {
                     let _ = self.known(&step.question, now);
                 }
             }
             let found = kept.located.outcome == Outcome::Found;
-            self.stats.cached(if found {
-                CacheResult::Hit
-            } else {
-                CacheResult::Negative
-            });
+            self.stats.cached(if found { CacheResult::Hit } else { CacheResult::Negative });
             return Some(kept.located.clone());
         }
         self.rebuild(key, &state, now)
     }
 
     /// Builds a result of what the cache holds; `None` if that is not enough.
-    fn rebuild(
-        self: &Arc<Self>,
-        key: &LocateKey,
-        state: &State,
-        now: Instant,
-    ) -> Option<Arc<Located>> {
+    fn rebuild(self: &Arc<Self>, key: &LocateKey, state: &State, now: Instant) -> Option<Arc<Located>> {
         let mut resolution = Resolution::new(key.clone(), state.enabled.of(key.realm));
         let mut refresh_at = None;
         let mut served: SmallVec<[CacheResult; 16]> = SmallVec::new();
@@ -120,9 +123,7 @@ impl Inner {
                 resolution.answer(question, answer, meta);
             }
         }
-        served
-            .into_iter()
-            .for_each(|result| self.stats.cached(result));
+        served.into_iter().for_each(|result| self.stats.cached(result));
         Some(self.keep(resolution, refresh_at, state, now))
     }
 
@@ -131,21 +132,14 @@ impl Inner {
             return located;
         }
         let listed = {
-            let mut locations = this
-                .locations
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut locations = this.locations.lock().unwrap_or_else(PoisonError::into_inner);
             match locations.get(&key) {
                 Some(told) => Some(told.clone()),
                 None if locations.len() >= MAX_LOCATIONS => None,
                 None => {
                     let (tell, told) = watch::channel(None);
                     locations.insert(key.clone(), told.clone());
-                    let listing = Listing {
-                        inner: this.clone(),
-                        key: key.clone(),
-                        told: told.clone(),
-                    };
+                    let listing = Listing { inner: this.clone(), key: key.clone(), told: told.clone() };
                     this.handle.spawn(listing.run(tell));
                     Some(told)
                 }
@@ -190,10 +184,7 @@ impl Inner {
                     lagging.push((question, at + LAG));
                 }
             }
-            let wake = lagging
-                .iter()
-                .map(|(_, until)| *until)
-                .fold(deadline, Instant::min);
+            let wake = lagging.iter().map(|(_, until)| *until).fold(deadline, Instant::min);
             tokio::select! {
                 Some(ended) = asking.join_next() => {
                     if let Ok((question, (answer, meta))) = ended {
@@ -255,21 +246,22 @@ impl Inner {
         now: Instant,
     ) -> Arc<Located> {
         let mut located = resolution.into_located(now);
+        if matches!(located.outcome, Outcome::DnsFailure | Outcome::TimedOut) {
+            // The first failure on the way may be over its second by now; the whole must not begin anew at once.
+            located.expires = located.expires.max(now + cache::HOLD);
+        }
         located.serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let located = Arc::new(located);
         let keep = located.expires.saturating_duration_since(now);
         if !keep.is_zero() {
-            let refreshed = AtomicBool::new(false);
             let kept = Kept {
                 located: located.clone(),
                 refresh_at,
-                refreshed,
+                refreshes: AtomicU32::new(0),
                 epoch: state.epoch,
                 keep,
             };
-            self.results
-                .kept
-                .insert(located.key.clone(), Arc::new(kept));
+            self.results.kept.insert(located.key.clone(), Arc::new(kept));
         }
         located
     }
@@ -301,15 +293,8 @@ impl Listing {
 
 impl Drop for Listing {
     fn drop(&mut self) {
-        let mut locations = self
-            .inner
-            .locations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if locations
-            .get(&self.key)
-            .is_some_and(|told| told.same_channel(&self.told))
-        {
+        let mut locations = self.inner.locations.lock().unwrap_or_else(PoisonError::into_inner);
+        if locations.get(&self.key).is_some_and(|told| told.same_channel(&self.told)) {
             locations.remove(&self.key);
         }
     }

@@ -32,11 +32,7 @@ pub(super) enum Said<'m> {
 
 /// TTL of a record; one with the highest bit set counts as zero (RFC 2181 §8).
 pub(super) fn ttl(record: &Record) -> Duration {
-    Duration::from_secs(if record.ttl > 0x7fff_ffff {
-        0
-    } else {
-        record.ttl.into()
-    })
+    Duration::from_secs(if record.ttl > 0x7fff_ffff { 0 } else { record.ttl.into() })
 }
 
 /// Reads `message` as the answer to (`name`, `kind`). The order of its records means nothing (RFC 1034 §3.6.2).
@@ -76,17 +72,10 @@ pub(super) fn read<'m>(
         return Said::NxDomain(negative);
     }
     // A referral is no answer: a server without recursion, or a broken one (RFC 2308 §2.2: NS without SOA).
-    let referral = message
-        .authorities
-        .iter()
-        .any(|r| r.record_type() == RecordType::NS)
-        && negative.is_none();
+    let referral =
+        message.authorities.iter().any(|r| r.record_type() == RecordType::NS) && negative.is_none();
     if owner != name && negative.is_none() {
-        return Said::GoOn {
-            name: owner.clone(),
-            ttl: least,
-            aliases,
-        };
+        return Said::GoOn { name: owner.clone(), ttl: least, aliases };
     }
     if referral && !message.metadata.authoritative && !message.metadata.recursion_available {
         return Said::Failure(Failure::Other);
@@ -99,9 +88,7 @@ pub(super) fn owned<'m, 'n>(
     section: &'m [Record],
     owner: &'n Name,
 ) -> impl Iterator<Item = &'m Record> + use<'m, 'n> {
-    section
-        .iter()
-        .filter(move |r| r.dns_class == DNSClass::IN && r.name == *owner)
+    section.iter().filter(move |r| r.dns_class == DNSClass::IN && r.name == *owner)
 }
 
 /// How long a negative answer holds: the lesser of the SOA's TTL and its MINIMUM (RFC 2308 §5).

@@ -137,12 +137,7 @@ fn now() -> Instant {
 impl Resolver {
     /// Asks the servers of `config`, or else of `/etc/resolv.conf`. `entries`: record sets kept (`limits.dns_entries`).
     /// Queries run on `handle`.
-    pub fn new(
-        config: &config::Dns,
-        enabled: EnabledByRealm,
-        entries: usize,
-        handle: Handle,
-    ) -> Self {
+    pub fn new(config: &config::Dns, enabled: EnabledByRealm, entries: usize, handle: Handle) -> Self {
         Self::with_system(config, enabled, entries, handle, Path::new(RESOLV_CONF))
     }
 
@@ -156,18 +151,8 @@ impl Resolver {
     ) -> Self {
         let seen = signature(system);
         let client = Arc::new(Client::new(&config.servers, system));
-        let this = Self::build(
-            client.clone(),
-            Some(client),
-            config,
-            enabled,
-            entries,
-            handle,
-            system,
-        );
-        this.inner
-            .handle
-            .spawn(watch_system(Arc::downgrade(&this.inner), seen));
+        let this = Self::build(client.clone(), Some(client), config, enabled, entries, handle, system);
+        this.inner.handle.spawn(watch_system(Arc::downgrade(&this.inner), seen));
         this
     }
 
@@ -179,15 +164,7 @@ impl Resolver {
         entries: usize,
         handle: Handle,
     ) -> Self {
-        Self::build(
-            upstream,
-            None,
-            config,
-            enabled,
-            entries,
-            handle,
-            Path::new(RESOLV_CONF),
-        )
+        Self::build(upstream, None, config, enabled, entries, handle, Path::new(RESOLV_CONF))
     }
 
     fn build(
@@ -199,13 +176,8 @@ impl Resolver {
         handle: Handle,
         system: &Path,
     ) -> Self {
-        let state = State {
-            lives: config.into(),
-            budget: config.timeout,
-            enabled,
-            valid_from: now(),
-            epoch: 0,
-        };
+        let state =
+            State { lives: config.into(), budget: config.timeout, enabled, valid_from: now(), epoch: 0 };
         let inner = Inner {
             upstream,
             client,
@@ -221,9 +193,7 @@ impl Resolver {
             handle,
             system: system.to_owned(),
         };
-        Self {
-            inner: Arc::new(inner),
-        }
+        Self { inner: Arc::new(inner) }
     }
 
     /// A result that needs no wait: a valid one, or one that can be built from valid record sets. `None`: ask
@@ -247,11 +217,8 @@ impl Resolver {
     /// Takes over a configuration, and reads the system's again if that is used. The cache stays; if there are
     /// other servers now, what it holds counts as run out (and may serve as stale answers if they fail).
     pub fn reconfigure(&self, config: &config::Dns) {
-        let changed = self
-            .inner
-            .client
-            .as_ref()
-            .is_some_and(|c| c.reconfigure(&config.servers, &self.inner.system));
+        let changed =
+            self.inner.client.as_ref().is_some_and(|c| c.reconfigure(&config.servers, &self.inner.system));
         self.inner.replace_state(|state| {
             state.lives = config.into();
             state.budget = config.timeout;
@@ -280,6 +247,11 @@ impl Resolver {
         view::entries(&self.inner.sets, now(), valid_from, limit)
     }
 
+    /// Number of record sets in the cache.
+    pub fn entry_count(&self) -> u64 {
+        self.inner.sets.len()
+    }
+
     /// Counters.
     pub fn stats(&self) -> &Stats {
         &self.inner.stats
@@ -287,11 +259,7 @@ impl Resolver {
 
     /// The name servers in use.
     pub fn servers(&self) -> Vec<std::net::SocketAddr> {
-        self.inner
-            .client
-            .as_ref()
-            .map(|c| c.servers())
-            .unwrap_or_default()
+        self.inner.client.as_ref().map(|c| c.servers()).unwrap_or_default()
     }
 }
 

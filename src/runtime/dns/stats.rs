@@ -77,19 +77,13 @@ impl Stats {
     /// Questions put to the servers (retries and servers not counted one by one): type, outcome, number.
     pub fn queries(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         TYPES.iter().zip(&self.queries).flat_map(|(kind, row)| {
-            OUTCOMES
-                .iter()
-                .zip(row)
-                .map(|(outcome, n)| (*kind, *outcome, n.load(Ordering::Relaxed)))
+            OUTCOMES.iter().zip(row).map(|(outcome, n)| (*kind, *outcome, n.load(Ordering::Relaxed)))
         })
     }
 
     /// How the cache served: result, number.
     pub fn cache(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        RESULTS
-            .iter()
-            .zip(&self.cache)
-            .map(|(result, n)| (*result, n.load(Ordering::Relaxed)))
+        RESULTS.iter().zip(&self.cache).map(|(result, n)| (*result, n.load(Ordering::Relaxed)))
     }
 
     /// All questions put to the servers.

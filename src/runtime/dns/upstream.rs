@@ -29,11 +29,9 @@ impl Failure {
     /// As the pure layers see it.
     pub const fn answer(self) -> Answer {
         match self {
-            Failure::ServFail
-            | Failure::Refused
-            | Failure::Other
-            | Failure::Malformed
-            | Failure::Aliases => Answer::ServFail,
+            Failure::ServFail | Failure::Refused | Failure::Other | Failure::Malformed | Failure::Aliases => {
+                Answer::ServFail
+            }
             Failure::Timeout | Failure::Busy => Answer::Timeout,
         }
     }
@@ -64,10 +62,7 @@ pub struct Reply {
 impl Reply {
     /// With nothing else.
     pub const fn of(found: Found) -> Self {
-        Self {
-            found,
-            also: Vec::new(),
-        }
+        Self { found, also: Vec::new() }
     }
 }
 

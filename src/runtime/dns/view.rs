@@ -23,12 +23,7 @@ pub struct Entry {
 }
 
 /// Up to `limit` entries by name and type.
-pub(super) fn entries(
-    sets: &RrCache,
-    now: Instant,
-    valid_from: Instant,
-    limit: usize,
-) -> Vec<Entry> {
+pub(super) fn entries(sets: &RrCache, now: Instant, valid_from: Instant, limit: usize) -> Vec<Entry> {
     let mut keys: Vec<_> = sets.iter().map(|(key, _)| key).collect();
     keys.sort_unstable();
     let entry = |key: &crate::location::Question| {
@@ -44,24 +39,10 @@ pub(super) fn entries(
             Answer::ServFail => ("servfail", Vec::new()),
             Answer::Timeout => ("timeout", Vec::new()),
         };
-        let ttl = if meta.stale {
-            Duration::ZERO
-        } else {
-            meta.expires.saturating_duration_since(now)
-        };
-        Some(Entry {
-            name: key.name.to_string(),
-            kind: key.kind,
-            outcome,
-            ttl,
-            stale: meta.stale,
-            records,
-        })
+        let ttl = if meta.stale { Duration::ZERO } else { meta.expires.saturating_duration_since(now) };
+        Some(Entry { name: key.name.to_string(), kind: key.kind, outcome, ttl, stale: meta.stale, records })
     };
-    keys.iter()
-        .filter_map(|key| entry(key))
-        .take(limit)
-        .collect()
+    keys.iter().filter_map(|key| entry(key)).take(limit).collect()
 }
 
 fn text(records: &Records) -> Vec<String> {
@@ -80,10 +61,9 @@ fn text(records: &Records) -> Vec<String> {
                 )
             })
             .collect(),
-        Records::Srv(v) => v
-            .iter()
-            .map(|s| format!("{} {} {} {}.", s.priority, s.weight, s.port, s.target))
-            .collect(),
+        Records::Srv(v) => {
+            v.iter().map(|s| format!("{} {} {} {}.", s.priority, s.weight, s.port, s.target)).collect()
+        }
         Records::Addr(v) => v.iter().map(ToString::to_string).collect(),
     }
 }

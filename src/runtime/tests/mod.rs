@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 //! Real sockets on loopback around a scripted element.
 
+mod config;
 mod driver;
 mod tcp;
 mod udp;
@@ -13,10 +14,10 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::*;
-use crate::config::*;
-use crate::flow::{ConnId, Hop, Host, ListenerId, Origin, SendFailure, Transport};
-use crate::location::{LocateKey, Located};
-use crate::shard::{Input, Output, Send as SendOut, SendToken, Ticket, Update};
+use crate::flow::{ConnId, Hop, ListenerId, Origin, SendFailure, Transport};
+use crate::location::{LocateKey, Located, Outcome};
+use crate::shard::io::{Input, Output, Send as SendOut, SendToken, Ticket, Update};
+use config::config;
 
 /// Longer than anything takes; a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -36,7 +37,9 @@ enum Seen {
 
 /// What all elements of a node have seen, with the shard's number, and when.
 #[derive(Clone, Default)]
-struct Record(Arc<(Mutex<Vec<(usize, Seen)>>, Condvar)>);
+struct Record(Arc<(Mutex<Log>, Condvar)>);
+
+type Log = Vec<(usize, Seen)>;
 
 impl Record {
     fn push(&self, shard: usize, seen: Seen) {
@@ -129,9 +132,11 @@ impl Scripted {
 impl Element for Scripted {
     fn handle_input(&mut self, now: Instant, input: Input<'_>) {
         let seen = match input {
-            Input::Message { origin, bytes } => Seen::Message { origin: origin.clone(), bytes: bytes.to_vec() },
+            Input::Message { origin, bytes } => {
+                Seen::Message { origin: origin.clone(), bytes: bytes.to_vec() }
+            }
             Input::Located { ticket, .. } => Seen::Located(ticket),
-            Input::Sent { token, conn } => Seen::Sent(token, conn),
+            Input::Sent { token, conn, .. } => Seen::Sent(token, conn),
             Input::SendFailed { token, failure } => Seen::Failed(token, failure),
             Input::Undeliverable { to, payload } => Seen::Undeliverable { to, payload: payload.to_vec() },
             Input::ConnectionClosed { conn } => Seen::Closed(conn),
@@ -166,20 +171,19 @@ struct Known {
     cached: bool,
 }
 
-fn nowhere(key: Arc<LocateKey>) -> Arc<Located> {
-    let _ = key;
-    Arc::new(located())
+fn nowhere(key: LocateKey) -> Arc<Located> {
+    Arc::new(Located::from_tiers(key, Vec::new(), Outcome::NoSuchName, Instant::now()))
 }
 
 impl Locator for Known {
     fn locate_cached(&self, key: &LocateKey, _now: Instant) -> Option<Arc<Located>> {
-        self.cached.then(|| nowhere(Arc::new(key.clone())))
+        self.cached.then(|| nowhere(key.clone()))
     }
 
     fn locate(&self, key: Arc<LocateKey>) -> BoxFuture<Arc<Located>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
-            nowhere(key)
+            nowhere(LocateKey::clone(&key))
         })
     }
 }
@@ -266,11 +270,19 @@ fn back(origin: &Origin) -> Hop {
 }
 
 fn hop(transport: Transport, listener: usize, remote: SocketAddr) -> Hop {
-    Hop { transport, listener: ListenerId(u16::try_from(listener).unwrap()), remote, conn: None, fresh: false, tls: None }
+    Hop {
+        transport,
+        listener: ListenerId(u16::try_from(listener).unwrap()),
+        remote,
+        conn: None,
+        fresh: false,
+        tls: None,
+    }
 }
 
 fn request(call: usize, text: &str) -> Vec<u8> {
-    format!("OPTIONS sip:a@b SIP/2.0\r\nCall-ID: {call}\r\nSubject: {text}\r\nContent-Length: 0\r\n\r\n").into_bytes()
+    format!("OPTIONS sip:a@b SIP/2.0\r\nCall-ID: {call}\r\nSubject: {text}\r\nContent-Length: 0\r\n\r\n")
+        .into_bytes()
 }
 
 fn response_to(request: &[u8]) -> Vec<u8> {
@@ -281,60 +293,4 @@ fn response_to(request: &[u8]) -> Vec<u8> {
 /// A token of shard 0.
 fn token(n: u64) -> SendToken {
     SendToken(n)
-}
-
-fn config(listen: &[(Transport, &str)]) -> Config {
-    let second = Duration::from_secs(1);
-    Config {
-        node: Node { name: Host::Name("sbe.test".into()), domains: Vec::new() },
-        listen: listen
-            .iter()
-            .map(|(transport, bind)| Listen {
-                transport: *transport,
-                bind: bind.parse().unwrap(),
-                realm: Realm::Both,
-                advertise: None,
-            })
-            .collect(),
-        tls: None,
-        sip: Sip {
-            t1: second / 2,
-            t2: second * 4,
-            t4: second * 5,
-            timer_c: second * 185,
-            idle_timeout: second * 600,
-            message_timeout: second * 10,
-            try_timeout: second * 3,
-            connect_timeout: second * 5,
-            failover_codes: vec![503],
-            max_tries: 10,
-            max_message: 65_536,
-            max_headers: 256,
-            max_header: 8_192,
-            dialog_secret_file: None,
-        },
-        health: Health { hold_down: second, hold_down_max: second, retry_after_max: second },
-        calls_max_age: second,
-        dns: Dns {
-            servers: Vec::new(),
-            transports: Vec::new(),
-            addresses: Families::Both,
-            min_ttl: second,
-            max_ttl: second,
-            negative_ttl: second,
-            timeout: second,
-            stale_ttl: second,
-            sticky: Sticky::Call,
-            srv_selection: SrvSelection::Exact,
-        },
-        core: Core { next_hops: Vec::new(), sources: Vec::new(), tls_names: Vec::new(), strip_headers: Vec::new() },
-        peers: Vec::new(),
-        routes: Vec::new(),
-        federation_open: false,
-        alto: None,
-        runtime: Runtime { workers: 1, drain_timeout: second },
-        log: Log { json: false, level: "info".into() },
-        admin: None,
-        limits: Limits { transactions: 1000, connections: 5000, write_queue: 256 * 1024, dns_entries: 10, records: 10 },
-    }
 }

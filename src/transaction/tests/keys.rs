@@ -17,11 +17,8 @@ const INVITE: ServerKeyParts<'static> = ServerKeyParts {
 };
 
 /// The same from an element of RFC 2543.
-const OLD: ServerKeyParts<'static> = ServerKeyParts {
-    branch: None,
-    top_via: b"SIP/2.0/UDP pc33.example.com:5060",
-    ..INVITE
-};
+const OLD: ServerKeyParts<'static> =
+    ServerKeyParts { branch: None, top_via: b"SIP/2.0/UDP pc33.example.com:5060", ..INVITE };
 
 fn secrets() -> KeySecrets {
     KeySecrets::new([1, 2, 3, 4, 5, 6, 7, 8])
@@ -34,96 +31,23 @@ fn key(parts: &ServerKeyParts<'_>) -> ServerKey {
 #[test]
 fn with_a_branch_of_rfc3261_only_branch_sent_by_and_method_count() {
     let same: [(&str, ServerKeyParts<'_>); 7] = [
-        (
-            "Request-URI",
-            ServerKeyParts {
-                request_uri: b"sip:x@y",
-                ..INVITE
-            },
-        ),
-        (
-            "To tag",
-            ServerKeyParts {
-                to_tag: Some(b"b"),
-                ..INVITE
-            },
-        ),
-        (
-            "From tag",
-            ServerKeyParts {
-                from_tag: None,
-                ..INVITE
-            },
-        ),
-        (
-            "Call-ID and CSeq",
-            ServerKeyParts {
-                call_id: b"other",
-                cseq: 1,
-                ..INVITE
-            },
-        ),
-        (
-            "rest of the Via",
-            ServerKeyParts {
-                top_via: b"SIP/2.0/UDP pc33 ;received=1",
-                ..INVITE
-            },
-        ),
-        (
-            "case of the branch",
-            ServerKeyParts {
-                branch: Some(b"Z9HG4BKNASHDS8"),
-                ..INVITE
-            },
-        ),
-        (
-            "case of the host",
-            ServerKeyParts {
-                sent_by_host: b"PC33.Example.COM",
-                ..INVITE
-            },
-        ),
+        ("Request-URI", ServerKeyParts { request_uri: b"sip:x@y", ..INVITE }),
+        ("To tag", ServerKeyParts { to_tag: Some(b"b"), ..INVITE }),
+        ("From tag", ServerKeyParts { from_tag: None, ..INVITE }),
+        ("Call-ID and CSeq", ServerKeyParts { call_id: b"other", cseq: 1, ..INVITE }),
+        ("rest of the Via", ServerKeyParts { top_via: b"SIP/2.0/UDP pc33 ;received=1", ..INVITE }),
+        ("case of the branch", ServerKeyParts { branch: Some(b"Z9HG4BKNASHDS8"), ..INVITE }),
+        ("case of the host", ServerKeyParts { sent_by_host: b"PC33.Example.COM", ..INVITE }),
     ];
     for (what, parts) in same {
         assert_eq!(key(&parts), key(&INVITE), "{what}");
     }
     let other: [(&str, ServerKeyParts<'_>); 5] = [
-        (
-            "branch",
-            ServerKeyParts {
-                branch: Some(b"z9hG4bKnashds9"),
-                ..INVITE
-            },
-        ),
-        (
-            "longer branch",
-            ServerKeyParts {
-                branch: Some(b"z9hG4bKnashds8a"),
-                ..INVITE
-            },
-        ),
-        (
-            "host",
-            ServerKeyParts {
-                sent_by_host: b"pc34.example.com",
-                ..INVITE
-            },
-        ),
-        (
-            "port",
-            ServerKeyParts {
-                sent_by_port: 5061,
-                ..INVITE
-            },
-        ),
-        (
-            "no port",
-            ServerKeyParts {
-                sent_by_port: 0,
-                ..INVITE
-            },
-        ),
+        ("branch", ServerKeyParts { branch: Some(b"z9hG4bKnashds9"), ..INVITE }),
+        ("longer branch", ServerKeyParts { branch: Some(b"z9hG4bKnashds8a"), ..INVITE }),
+        ("host", ServerKeyParts { sent_by_host: b"pc34.example.com", ..INVITE }),
+        ("port", ServerKeyParts { sent_by_port: 5061, ..INVITE }),
+        ("no port", ServerKeyParts { sent_by_port: 0, ..INVITE }),
     ];
     for (what, parts) in other {
         assert_ne!(key(&parts), key(&INVITE), "{what}");
@@ -132,16 +56,8 @@ fn with_a_branch_of_rfc3261_only_branch_sent_by_and_method_count() {
 
 #[test]
 fn octets_do_not_move_between_branch_and_host() {
-    let one = ServerKeyParts {
-        branch: Some(b"z9hG4bKab"),
-        sent_by_host: b"c",
-        ..INVITE
-    };
-    let two = ServerKeyParts {
-        branch: Some(b"z9hG4bKa"),
-        sent_by_host: b"bc",
-        ..INVITE
-    };
+    let one = ServerKeyParts { branch: Some(b"z9hG4bKab"), sent_by_host: b"c", ..INVITE };
+    let two = ServerKeyParts { branch: Some(b"z9hG4bKa"), sent_by_host: b"bc", ..INVITE };
     assert_ne!(key(&one), key(&two));
 }
 
@@ -151,12 +67,7 @@ fn long_branches_count_to_the_last_octet() {
     let upper = long.to_ascii_uppercase();
     let mut other = long.clone();
     *other.last_mut().unwrap() = b'y';
-    let of = |branch: &[u8]| {
-        key(&ServerKeyParts {
-            branch: Some(branch),
-            ..INVITE
-        })
-    };
+    let of = |branch: &[u8]| key(&ServerKeyParts { branch: Some(branch), ..INVITE });
     assert_eq!(of(&long), of(&upper));
     assert_ne!(of(&long), of(&other));
 }
@@ -164,33 +75,19 @@ fn long_branches_count_to_the_last_octet() {
 #[test]
 fn an_ack_finds_its_invite() {
     for invite in [INVITE, OLD] {
-        let ack = ServerKeyParts {
-            method: b"ACK",
-            to_tag: Some(b"b2"),
-            ..invite
-        };
+        let ack = ServerKeyParts { method: b"ACK", to_tag: Some(b"b2"), ..invite };
         assert_eq!(key(&ack), key(&invite));
     }
-    let of_a_2xx = ServerKeyParts {
-        method: b"ACK",
-        branch: Some(b"z9hG4bKnew"),
-        ..INVITE
-    };
+    let of_a_2xx = ServerKeyParts { method: b"ACK", branch: Some(b"z9hG4bKnew"), ..INVITE };
     assert_ne!(key(&of_a_2xx), key(&INVITE));
 }
 
 #[test]
 fn a_cancel_has_a_key_of_its_own_and_that_of_its_invite() {
     for invite in [INVITE, OLD] {
-        let cancel = ServerKeyParts {
-            method: b"CANCEL",
-            ..invite
-        };
+        let cancel = ServerKeyParts { method: b"CANCEL", ..invite };
         assert_ne!(key(&cancel), key(&invite));
-        assert_eq!(
-            ServerKey::of_cancelled_invite(&secrets(), &cancel),
-            key(&invite)
-        );
+        assert_eq!(ServerKey::of_cancelled_invite(&secrets(), &cancel), key(&invite));
     }
 }
 
@@ -206,102 +103,31 @@ fn methods_are_told_apart_with_case() {
 #[test]
 fn without_the_cookie_the_rules_of_rfc2543_count() {
     let same: [(&str, ServerKeyParts<'_>); 3] = [
-        (
-            "a branch without the cookie",
-            ServerKeyParts {
-                branch: Some(b"1"),
-                ..OLD
-            },
-        ),
-        (
-            "the bare cookie",
-            ServerKeyParts {
-                branch: Some(b"z9hG4bK"),
-                ..OLD
-            },
-        ),
-        (
-            "To tag of an INVITE",
-            ServerKeyParts {
-                to_tag: Some(b"b"),
-                ..OLD
-            },
-        ),
+        ("a branch without the cookie", ServerKeyParts { branch: Some(b"1"), ..OLD }),
+        ("the bare cookie", ServerKeyParts { branch: Some(b"z9hG4bK"), ..OLD }),
+        ("To tag of an INVITE", ServerKeyParts { to_tag: Some(b"b"), ..OLD }),
     ];
     for (what, parts) in same {
         assert_eq!(key(&parts), key(&OLD), "{what}");
     }
     let other: [(&str, ServerKeyParts<'_>); 7] = [
-        (
-            "Request-URI",
-            ServerKeyParts {
-                request_uri: b"sip:Bob@example.net",
-                ..OLD
-            },
-        ),
-        (
-            "From tag",
-            ServerKeyParts {
-                from_tag: Some(b"a2"),
-                ..OLD
-            },
-        ),
-        (
-            "no From tag",
-            ServerKeyParts {
-                from_tag: None,
-                ..OLD
-            },
-        ),
-        (
-            "Call-ID",
-            ServerKeyParts {
-                call_id: b"C1@pc33.example.com",
-                ..OLD
-            },
-        ),
+        ("Request-URI", ServerKeyParts { request_uri: b"sip:Bob@example.net", ..OLD }),
+        ("From tag", ServerKeyParts { from_tag: Some(b"a2"), ..OLD }),
+        ("no From tag", ServerKeyParts { from_tag: None, ..OLD }),
+        ("Call-ID", ServerKeyParts { call_id: b"C1@pc33.example.com", ..OLD }),
         ("CSeq", ServerKeyParts { cseq: 315, ..OLD }),
-        (
-            "Via",
-            ServerKeyParts {
-                top_via: b"SIP/2.0/UDP pc34.example.com:5060",
-                ..OLD
-            },
-        ),
-        (
-            "a branch of RFC 3261",
-            ServerKeyParts {
-                branch: INVITE.branch,
-                ..OLD
-            },
-        ),
+        ("Via", ServerKeyParts { top_via: b"SIP/2.0/UDP pc34.example.com:5060", ..OLD }),
+        ("a branch of RFC 3261", ServerKeyParts { branch: INVITE.branch, ..OLD }),
     ];
     for (what, parts) in other {
         assert_ne!(key(&parts), key(&OLD), "{what}");
     }
-    let bye = ServerKeyParts {
-        method: b"BYE",
-        to_tag: Some(b"b"),
-        ..OLD
-    };
+    let bye = ServerKeyParts { method: b"BYE", to_tag: Some(b"b"), ..OLD };
     for to_tag in [None, Some(&b"c"[..]), Some(b"")] {
-        assert_ne!(
-            key(&ServerKeyParts { to_tag, ..bye }),
-            key(&bye),
-            "To tag of a BYE"
-        );
+        assert_ne!(key(&ServerKeyParts { to_tag, ..bye }), key(&bye), "To tag of a BYE");
     }
-    let empty = ServerKeyParts {
-        from_tag: Some(b""),
-        ..OLD
-    };
-    assert_ne!(
-        key(&empty),
-        key(&ServerKeyParts {
-            from_tag: None,
-            ..OLD
-        })
-    );
+    let empty = ServerKeyParts { from_tag: Some(b""), ..OLD };
+    assert_ne!(key(&empty), key(&ServerKeyParts { from_tag: None, ..OLD }));
 }
 
 #[test]
@@ -322,10 +148,7 @@ fn a_branch_needs_more_than_the_cookie() {
 #[test]
 fn a_branch_is_written_as_cookie_and_hex() {
     let branch = Branch::mint(0xab, 0x0102_0304, 5, 0x0123_4567_89ab_cdef, 0xffff_0000);
-    assert_eq!(
-        branch.as_str(),
-        "z9hG4bK00ab01020304000000050123456789abcdefffff0000"
-    );
+    assert_eq!(branch.as_str(), "z9hG4bK00ab01020304000000050123456789abcdefffff0000");
     assert_eq!(branch.as_bytes().len(), Branch::LEN);
     assert_eq!(branch.to_string(), branch.as_str());
     assert!(is_rfc3261_branch(branch.as_bytes()));

@@ -25,10 +25,7 @@ fn timers_come_out_in_the_order_of_their_deadlines() {
     assert_eq!(lanes.len(), 6);
     assert_eq!(lanes.poll_timeout(), Some(start + 10 * MS));
     assert!(expired(&mut lanes, start + 9 * MS).is_empty());
-    assert_eq!(
-        expired(&mut lanes, start + 11 * MS),
-        [("short", 0), ("short", 1)]
-    );
+    assert_eq!(expired(&mut lanes, start + 11 * MS), [("short", 0), ("short", 1)]);
     assert_eq!(lanes.poll_timeout(), Some(start + 12 * MS));
     let rest = [("short", 2), ("long", 0), ("long", 1), ("long", 2)];
     assert_eq!(expired(&mut lanes, start + 500 * MS), rest);

@@ -11,10 +11,8 @@ fn respond(text: impl AsRef<[u8]>, status: u16, opts: ResponseOptions<'_>) -> St
 
 #[test]
 fn a_response_copies_what_it_must_and_tags_the_to() {
-    let text = with(
-        "Max-",
-        "v: SIP/2.0/TCP up.test;branch=z9hG4bK-0\r\nRecord-Route: <sip:rr.test;lr>\r\nMax-",
-    );
+    let text =
+        with("Max-", "v: SIP/2.0/TCP up.test;branch=z9hG4bK-0\r\nRecord-Route: <sip:rr.test;lr>\r\nMax-");
     let opts = ResponseOptions {
         to_tag: Some(b"mine"),
         stamp: Some("192.0.2.1:4000".parse().unwrap()),
@@ -34,20 +32,14 @@ fn a_response_copies_what_it_must_and_tags_the_to() {
          Warning: 399 p \"a   b\"\r\n\
          Content-Length: 0\r\n\r\n"
     );
-    let opts = ResponseOptions {
-        copy_record_route: true,
-        ..opts
-    };
+    let opts = ResponseOptions { copy_record_route: true, ..opts };
     assert!(respond(&text, 200, opts).contains("bK-0\r\nRecord-Route: <sip:rr.test;lr>\r\nFrom"));
 }
 
 #[test]
 fn a_100_copies_the_timestamp_and_leaves_the_to_alone() {
     let text = with("Max-", "Timestamp: 54\r\nMax-");
-    let opts = ResponseOptions {
-        to_tag: Some(b"mine"),
-        ..Default::default()
-    };
+    let opts = ResponseOptions { to_tag: Some(b"mine"), ..Default::default() };
     let out = respond(&text, 100, opts);
     assert!(out.contains("Timestamp: 54\r\n") && !out.contains("mine"));
     let out = respond(&text, 200, opts);
@@ -56,26 +48,17 @@ fn a_100_copies_the_timestamp_and_leaves_the_to_alone() {
 
 #[test]
 fn a_tag_that_is_there_stays_alone() {
-    let text = with(
-        "dest.example.test>\r\n",
-        "dest.example.test>;tag=theirs\r\n",
-    );
-    let opts = ResponseOptions {
-        to_tag: Some(b"mine"),
-        ..Default::default()
-    };
+    let text = with("dest.example.test>\r\n", "dest.example.test>;tag=theirs\r\n");
+    let opts = ResponseOptions { to_tag: Some(b"mine"), ..Default::default() };
     assert!(respond(text, 200, opts).contains(">;tag=theirs\r\n"));
 }
 
 #[test]
 fn a_response_to_a_broken_request_sends_no_control_octets_and_no_doubles() {
-    let opts = ResponseOptions {
-        to_tag: Some(b"mine"),
-        stamp: "192.0.2.1:4".parse().ok(),
-        ..Default::default()
-    };
-    let text = with("z9hG4bK-1", "z9hG4bK\nRoute: <sip:evil.test>\x1b")
-        .replace("Call-ID", "Call-ID: 2\r\nCall-ID");
+    let opts =
+        ResponseOptions { to_tag: Some(b"mine"), stamp: "192.0.2.1:4".parse().ok(), ..Default::default() };
+    let text =
+        with("z9hG4bK-1", "z9hG4bK\nRoute: <sip:evil.test>\x1b").replace("Call-ID", "Call-ID: 2\r\nCall-ID");
     let out = respond(&text, 400, opts);
     assert!(out.contains(";branch=z9hG4bK?Route: <sip:evil.test>?"));
     assert_eq!(out.matches("Call-ID").count(), 1);
@@ -103,14 +86,8 @@ const INVITE: &str = "INVITE sip:bob@b.test SIP/2.0\r\n\
 fn an_ack_takes_its_to_from_the_response_and_all_else_from_the_invite() {
     let response = "SIP/2.0 486 Busy\r\nVia: SIP/2.0/UDP p.test;branch=z9hG4bK-p\r\nFrom: <sip:x@x.test>;tag=9\r\n\
         To: <sip:bob@b.test>\r\n ;tag=t7\r\nCall-ID: other\r\nCSeq: 9 INVITE\r\nContent-Length: 0\r\n\r\n";
-    let (ii, ri) = (
-        parse(INVITE.as_bytes()).unwrap(),
-        parse(response.as_bytes()).unwrap(),
-    );
-    let ack = build::ack(
-        Message::new(INVITE.as_bytes(), &ii),
-        Message::new(response.as_bytes(), &ri),
-    );
+    let (ii, ri) = (parse(INVITE.as_bytes()).unwrap(), parse(response.as_bytes()).unwrap());
+    let ack = build::ack(Message::new(INVITE.as_bytes(), &ii), Message::new(response.as_bytes(), &ri));
     assert_eq!(
         String::from_utf8(ack.clone()).unwrap(),
         "ACK sip:bob@b.test SIP/2.0\r\nVia: SIP/2.0/UDP p.test;branch=z9hG4bK-p\r\n\
@@ -119,10 +96,7 @@ fn an_ack_takes_its_to_from_the_response_and_all_else_from_the_invite() {
          Max-Forwards: 70\r\nContent-Length: 0\r\n\r\n"
     );
     view(&ack, |m| {
-        assert_eq!(
-            (m.method(), m.via_count(), m.to_tag()),
-            (Method::Ack, 1, Some(&b"t7"[..]))
-        );
+        assert_eq!((m.method(), m.via_count(), m.to_tag()), (Method::Ack, 1, Some(&b"t7"[..])));
         assert_eq!(m.routes().count(), 3);
     });
 }
@@ -147,14 +121,8 @@ fn a_probe_is_a_sound_request() {
     let via = b"SIP/2.0/UDP p.test;branch=z9hG4bK-x;rport";
     let probe = build::options_probe(b"sip:192.0.2.7:5070", via, "p.test", b"id1", b"tg", 3);
     view(probe, |m| {
-        assert_eq!(
-            (m.method(), m.uri()),
-            (Method::Options, &b"sip:192.0.2.7:5070"[..])
-        );
-        assert_eq!(
-            (m.from_tag(), m.to_tag(), m.call_id()),
-            (Some(&b"tg"[..]), None, &b"id1"[..])
-        );
+        assert_eq!((m.method(), m.uri()), (Method::Options, &b"sip:192.0.2.7:5070"[..]));
+        assert_eq!((m.from_tag(), m.to_tag(), m.call_id()), (Some(&b"tg"[..]), None, &b"id1"[..]));
         assert_eq!(m.cseq(), Some((3, &b"OPTIONS"[..])));
         assert_eq!(m.to().unwrap().uri, m.uri());
         assert_eq!(m.header(Name::From).unwrap().value, b"<sip:p.test>;tag=tg");

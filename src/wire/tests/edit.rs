@@ -1,6 +1,6 @@
 use super::super::{
-    Edit, Name, ensure_content_length, remove_top_via, remove_value, retain_values,
-    set_max_forwards, stamp_via, strip_headers,
+    Edit, Name, ensure_content_length, remove_top_via, remove_value, retain_values, set_max_forwards,
+    stamp_via, strip_headers,
 };
 use super::*;
 
@@ -19,13 +19,7 @@ fn stamped(via: &str, source: &str, add_rport: bool, udp: bool) -> String {
         let via = e.message().top_via().unwrap();
         stamp_via(e, &via, source.parse().unwrap(), add_rport, udp);
     });
-    out.split("Via: ")
-        .nth(1)
-        .unwrap()
-        .split("\r\nMax")
-        .next()
-        .unwrap()
-        .to_owned()
+    out.split("Via: ").nth(1).unwrap().split("\r\nMax").next().unwrap().to_owned()
 }
 
 #[test]
@@ -74,44 +68,23 @@ fn many_and_long_splices_are_no_different() {
 fn received_is_added_where_the_sent_by_is_not_the_source() {
     let plain = "SIP/2.0/UDP 192.0.2.1;branch=x";
     assert_eq!(stamped(plain, "192.0.2.1:5060", false, true), plain);
-    assert_eq!(
-        stamped(plain, "192.0.2.9:5060", false, true),
-        format!("{plain};received=192.0.2.9")
-    );
+    assert_eq!(stamped(plain, "192.0.2.9:5060", false, true), format!("{plain};received=192.0.2.9"));
     let named = "SIP/2.0/UDP a.test;branch=x";
-    assert_eq!(
-        stamped(named, "192.0.2.1:5060", false, true),
-        format!("{named};received=192.0.2.1")
-    );
+    assert_eq!(stamped(named, "192.0.2.1:5060", false, true), format!("{named};received=192.0.2.1"));
 }
 
 #[test]
 fn rport_is_filled_in_and_brings_received_along() {
     assert_eq!(
-        stamped(
-            "SIP/2.0/UDP 192.0.2.1;rport;branch=x",
-            "192.0.2.1:4000",
-            false,
-            true
-        ),
+        stamped("SIP/2.0/UDP 192.0.2.1;rport;branch=x", "192.0.2.1:4000", false, true),
         "SIP/2.0/UDP 192.0.2.1;rport=4000;branch=x;received=192.0.2.1"
     );
     assert_eq!(
-        stamped(
-            "SIP/2.0/UDP 192.0.2.1;branch=x",
-            "192.0.2.1:4000",
-            true,
-            true
-        ),
+        stamped("SIP/2.0/UDP 192.0.2.1;branch=x", "192.0.2.1:4000", true, true),
         "SIP/2.0/UDP 192.0.2.1;branch=x;rport=4000;received=192.0.2.1"
     );
     assert_eq!(
-        stamped(
-            "SIP/2.0/TCP 192.0.2.1;branch=x",
-            "192.0.2.1:4000",
-            true,
-            false
-        ),
+        stamped("SIP/2.0/TCP 192.0.2.1;branch=x", "192.0.2.1:4000", true, false),
         "SIP/2.0/TCP 192.0.2.1;branch=x"
     );
 }
@@ -119,12 +92,7 @@ fn rport_is_filled_in_and_brings_received_along() {
 #[test]
 fn a_lying_received_and_rport_are_overwritten_and_doubles_go() {
     assert_eq!(
-        stamped(
-            "SIP/2.0/UDP [2001:db8::7];rport;received=192.0.2.66;branch=b",
-            "[::1]:40000",
-            false,
-            true
-        ),
+        stamped("SIP/2.0/UDP [2001:db8::7];rport;received=192.0.2.66;branch=b", "[::1]:40000", false, true),
         "SIP/2.0/UDP [2001:db8::7];rport=40000;received=::1;branch=b"
     );
     assert_eq!(
@@ -141,12 +109,7 @@ fn a_lying_received_and_rport_are_overwritten_and_doubles_go() {
 #[test]
 fn only_the_top_value_of_a_row_is_stamped_and_mapped_addresses_are_written_as_ipv4() {
     assert_eq!(
-        stamped(
-            "SIP/2.0/UDP a.test;branch=x , SIP/2.0/UDP b.test",
-            "[::ffff:192.0.2.1]:5",
-            false,
-            true
-        ),
+        stamped("SIP/2.0/UDP a.test;branch=x , SIP/2.0/UDP b.test", "[::ffff:192.0.2.1]:5", false, true),
         "SIP/2.0/UDP a.test;branch=x;received=192.0.2.1 , SIP/2.0/UDP b.test"
     );
 }
@@ -156,10 +119,7 @@ fn a_stamp_goes_together_with_a_via_put_on_top() {
     let out = edited(OPTIONS, |e| {
         let via = e.message().top_via().unwrap();
         stamp_via(e, &via, "192.0.2.1:7".parse().unwrap(), false, true);
-        e.insert(
-            via.row.start,
-            b"Via: SIP/2.0/UDP p.test;branch=z9hG4bK-p\r\n",
-        );
+        e.insert(via.row.start, b"Via: SIP/2.0/UDP p.test;branch=z9hG4bK-p\r\n");
         set_max_forwards(e, 69);
     });
     let expected = OPTIONS
@@ -175,23 +135,16 @@ fn the_top_via_goes_with_its_row_or_alone() {
         let via = e.message().top_via().unwrap();
         remove_top_via(e, &via);
     });
-    assert_eq!(
-        out,
-        RESPONSE.replace("Via: SIP/2.0/UDP 127.0.0.10;branch=z9hG4bK-p\r\n", "")
-    );
+    assert_eq!(out, RESPONSE.replace("Via: SIP/2.0/UDP 127.0.0.10;branch=z9hG4bK-p\r\n", ""));
     let joined = RESPONSE.replace("bK-p\r\nVia: ", "bK-p ,\r\n  ");
     let out = edited(&joined, |e| {
         let via = e.message().top_via().unwrap();
         remove_top_via(e, &via);
     });
-    assert_eq!(
-        out,
-        RESPONSE.replace("Via: SIP/2.0/UDP 127.0.0.10;branch=z9hG4bK-p\r\n", "")
-    );
+    assert_eq!(out, RESPONSE.replace("Via: SIP/2.0/UDP 127.0.0.10;branch=z9hG4bK-p\r\n", ""));
 }
 
-const ROUTES: &str =
-    "Route: <sip:a.test;lr>, <sip:b.test;lr> ,<sip:c.test;lr>\r\nRoute: <sip:d.test;lr>\r\n";
+const ROUTES: &str = "Route: <sip:a.test;lr>, <sip:b.test;lr> ,<sip:c.test;lr>\r\nRoute: <sip:d.test;lr>\r\n";
 
 fn routes_left(keep: impl FnMut(usize) -> bool) -> String {
     let text = with("Max-", &format!("{ROUTES}Max-"));
@@ -209,29 +162,19 @@ fn any_part_of_a_route_list_can_be_kept() {
         "Route: <sip:b.test;lr> ,<sip:c.test;lr>\r\nRoute: <sip:d.test;lr>\r\n"
     );
     assert_eq!(routes_left(|n| n >= 3), "Route: <sip:d.test;lr>\r\n");
-    assert_eq!(
-        routes_left(|n| n < 3),
-        "Route: <sip:a.test;lr>, <sip:b.test;lr> ,<sip:c.test;lr>\r\n"
-    );
+    assert_eq!(routes_left(|n| n < 3), "Route: <sip:a.test;lr>, <sip:b.test;lr> ,<sip:c.test;lr>\r\n");
     assert_eq!(routes_left(|n| n == 0), "Route: <sip:a.test;lr>\r\n");
     assert_eq!(routes_left(|n| n == 1), "Route: <sip:b.test;lr>\r\n");
-    assert_eq!(
-        routes_left(|n| n % 2 == 0),
-        "Route: <sip:a.test;lr>, <sip:c.test;lr>\r\n"
-    );
+    assert_eq!(routes_left(|n| n % 2 == 0), "Route: <sip:a.test;lr>, <sip:c.test;lr>\r\n");
 }
 
 #[test]
 fn one_value_is_taken_out_with_its_comma() {
     let text = with("Max-", &format!("{ROUTES}Max-"));
-    for (n, value) in [
-        "<sip:a.test;lr>, ",
-        "<sip:b.test;lr> ,",
-        " ,<sip:c.test;lr>",
-        "Route: <sip:d.test;lr>\r\n",
-    ]
-    .into_iter()
-    .enumerate()
+    for (n, value) in
+        ["<sip:a.test;lr>, ", "<sip:b.test;lr> ,", " ,<sip:c.test;lr>", "Route: <sip:d.test;lr>\r\n"]
+            .into_iter()
+            .enumerate()
     {
         let out = edited(&text, |e| {
             let route = e.message().routes().nth(n).unwrap().unwrap();

@@ -22,17 +22,11 @@ fn feed(framer: &mut StreamFramer, stream: &[u8], step: usize) -> Vec<Event> {
 }
 
 fn framer() -> StreamFramer {
-    StreamFramer::new(Limits {
-        max_message: 4_000,
-        ..Limits::default()
-    })
+    StreamFramer::new(Limits { max_message: 4_000, ..Limits::default() })
 }
 
 fn message(text: &str) -> Event {
-    Event::Message {
-        bytes: text.to_owned().into(),
-        last: false,
-    }
+    Event::Message { bytes: text.to_owned().into(), last: false }
 }
 
 #[test]
@@ -41,11 +35,7 @@ fn messages_come_out_whole_whatever_the_reads() {
     let stream = format!("\r\n{OPTIONS}{second}\r\n{RESPONSE}");
     for step in [1, 2, 3, 7, 40, 399, stream.len()] {
         let events = feed(&mut framer(), stream.as_bytes(), step);
-        assert_eq!(
-            events,
-            [message(OPTIONS), message(&second), message(RESPONSE)],
-            "{step}"
-        );
+        assert_eq!(events, [message(OPTIONS), message(&second), message(RESPONSE)], "{step}");
     }
 }
 
@@ -67,13 +57,7 @@ fn two_line_ends_are_a_ping_and_one_is_not() {
     let stream = format!("\r\n\r\n{OPTIONS}\r\n{OPTIONS}\r\n\r\n\r\n\r\n");
     for step in [1, 2, stream.len()] {
         let events = feed(&mut framer(), stream.as_bytes(), step);
-        let want = [
-            Event::Ping,
-            message(OPTIONS),
-            message(OPTIONS),
-            Event::Ping,
-            Event::Ping,
-        ];
+        let want = [Event::Ping, message(OPTIONS), message(OPTIONS), Event::Ping, Event::Ping];
         assert_eq!(events, want, "{step}");
     }
 }
@@ -94,49 +78,26 @@ fn answers_to_our_own_pings_are_no_pings() {
 
 #[test]
 fn without_a_usable_length_the_header_comes_alone_and_last() {
-    for bad in [
-        "-999",
-        "",
-        "5 5",
-        "+5",
-        "0\r\nl: 3",
-        "99999999999999999999",
-        "100000",
-    ] {
+    for bad in ["-999", "", "5 5", "+5", "0\r\nl: 3", "99999999999999999999", "100000"] {
         let stream = with("Length: 0", &format!("Length: {bad}")) + "body";
         let head = stream.len() - 4;
         let events = feed(&mut framer(), stream.as_bytes(), 50);
-        let [Event::Message { bytes, last: true }] = &events[..] else {
-            panic!("{bad:?}: {events:?}")
-        };
+        let [Event::Message { bytes, last: true }] = &events[..] else { panic!("{bad:?}: {events:?}") };
         assert_eq!(bytes.len(), head);
-        let limits = Limits {
-            max_message: 4_000,
-            ..Limits::default()
-        };
+        let limits = Limits { max_message: 4_000, ..Limits::default() };
         let index = Index::parse(bytes, &limits, Framing::Stream).unwrap();
         let status = if bad == "100000" { 513 } else { 400 };
         assert_eq!(index.fault().unwrap().status, status, "{bad:?}");
     }
-    let events = feed(
-        &mut framer(),
-        with("Content-Length: 0\r\n", "").as_bytes(),
-        50,
-    );
+    let events = feed(&mut framer(), with("Content-Length: 0\r\n", "").as_bytes(), 50);
     assert!(matches!(&events[..], [Event::Message { last: true, .. }]));
 }
 
 #[test]
 fn a_header_without_end_and_what_is_not_sip_break_the_stream() {
     let endless = format!("OPTIONS sip:x SIP/2.0\r\nX: {}", "x".repeat(5_000));
-    assert_eq!(
-        feed(&mut framer(), endless.as_bytes(), 100),
-        [Event::Broken(Unusable::TooLarge)]
-    );
-    assert_eq!(
-        feed(&mut framer(), b"\x16\x03\x01", 1),
-        [Event::Broken(Unusable::NotSip)]
-    );
+    assert_eq!(feed(&mut framer(), endless.as_bytes(), 100), [Event::Broken(Unusable::TooLarge)]);
+    assert_eq!(feed(&mut framer(), b"\x16\x03\x01", 1), [Event::Broken(Unusable::NotSip)]);
 }
 
 #[test]

@@ -14,10 +14,7 @@ fn every_name_is_found_by_its_long_and_its_compact_form_in_any_case() {
         };
         known += 1;
         assert_eq!(Name::of(name.as_str().as_bytes()), name);
-        assert_eq!(
-            Name::of(name.as_str().to_ascii_uppercase().as_bytes()),
-            name
-        );
+        assert_eq!(Name::of(name.as_str().to_ascii_uppercase().as_bytes()), name);
     }
     assert_eq!(known, Name::COUNT);
     for (compact, name) in [
@@ -33,17 +30,7 @@ fn every_name_is_found_by_its_long_and_its_compact_form_in_any_case() {
     ] {
         assert_eq!(Name::of(compact.as_bytes()), name);
     }
-    for other in [
-        "",
-        "vi",
-        "Vias",
-        "s",
-        "ttt",
-        "Tu",
-        "Froms",
-        "Callxid",
-        "max-forward5",
-    ] {
+    for other in ["", "vi", "Vias", "s", "ttt", "Tu", "Froms", "Callxid", "max-forward5"] {
         assert_eq!(Name::of(other.as_bytes()), Name::Other);
     }
 }
@@ -80,10 +67,7 @@ const ALL: [Name; Name::COUNT] = [
 fn methods_are_told_apart_by_case() {
     for method in Method::ALL.into_iter().filter(|m| *m != Method::Other) {
         assert_eq!(Method::of(method.label().as_bytes()), method);
-        assert_eq!(
-            Method::of(method.label().to_ascii_lowercase().as_bytes()),
-            Method::Other
-        );
+        assert_eq!(Method::of(method.label().to_ascii_lowercase().as_bytes()), Method::Other);
     }
     assert_eq!(Method::of(b"RE%47IST%45R"), Method::Other);
 }
@@ -96,10 +80,7 @@ fn a_field_is_found_by_any_spelling() {
     );
     view(text, |m| {
         let values = |name: &[u8]| m.named(name).map(|f| f.value.to_vec()).collect::<Vec<_>>();
-        assert_eq!(
-            values(b"x-internal-trust"),
-            [b"yes".to_vec(), b"no".to_vec()]
-        );
+        assert_eq!(values(b"x-internal-trust"), [b"yes".to_vec(), b"no".to_vec()]);
         assert_eq!(values(b"subject"), [b"short".to_vec(), b"long".to_vec()]);
         assert_eq!(values(b"s"), values(b"subject"));
         assert_eq!(values(b"i"), [b"1@a.example.test".to_vec()]);
@@ -158,25 +139,17 @@ fn quoted_strings_hide_commas_semicolons_and_brackets() {
         assert_eq!(m.from_tag(), Some(&b"f-1"[..]));
         let contacts: Vec<_> = m.contacts().map(|c| c.unwrap()).collect();
         assert_eq!(contacts.len(), 1);
-        assert_eq!(
-            contacts[0].param(b"+sip.instance"),
-            Some(Some(&b"\"<urn:uuid:0;x,y>\""[..]))
-        );
+        assert_eq!(contacts[0].param(b"+sip.instance"), Some(Some(&b"\"<urn:uuid:0;x,y>\""[..])));
     });
 }
 
 #[test]
 fn routes_are_numbered_over_rows_and_commas_inside_brackets_do_not_split() {
-    let text = with(
-        "Max-",
-        "Route: <sip:a,b@h1.test;lr> , <sip:h2.test>\r\nRoute:\r\n <sip:h3.test;lr>\r\nMax-",
-    );
+    let text =
+        with("Max-", "Route: <sip:a,b@h1.test;lr> , <sip:h2.test>\r\nRoute:\r\n <sip:h3.test;lr>\r\nMax-");
     view(text, |m| {
         let routes: Vec<_> = m.routes().map(|r| r.unwrap()).collect();
-        let seen: Vec<_> = routes
-            .iter()
-            .map(|r| (r.ordinal, r.sole, r.uri.is_loose()))
-            .collect();
+        let seen: Vec<_> = routes.iter().map(|r| (r.ordinal, r.sole, r.uri.is_loose())).collect();
         assert_eq!(seen, [(0, false, true), (1, false, false), (2, true, true)]);
         assert_eq!(routes[0].uri.user, Some(&b"a,b"[..]));
         assert_eq!(routes[2].row_at, routes[0].row_at + 1);
@@ -185,22 +158,11 @@ fn routes_are_numbered_over_rows_and_commas_inside_brackets_do_not_split() {
 
 #[test]
 fn a_route_that_cannot_be_read_is_an_error_in_its_place() {
-    let text = with(
-        "Max-",
-        "Route: <sip:h1.test;lr>, sip:h2.test;lr, <sip:>, <sip:h4.test\r\nMax-",
-    );
+    let text = with("Max-", "Route: <sip:h1.test;lr>, sip:h2.test;lr, <sip:>, <sip:h4.test\r\nMax-");
     view(text, |m| {
         let routes: Vec<_> = m.routes().map(|r| r.map(|_| ())).collect();
         let uri = AddrFault::Uri(UriFault::Host);
-        assert_eq!(
-            routes,
-            [
-                Ok(()),
-                Err(AddrFault::NoBrackets),
-                Err(uri),
-                Err(AddrFault::Unterminated)
-            ]
-        );
+        assert_eq!(routes, [Ok(()), Err(AddrFault::NoBrackets), Err(uri), Err(AddrFault::Unterminated)]);
     });
 }
 
@@ -219,16 +181,10 @@ fn vias_are_read_through_any_white_space() {
         assert_eq!(vias[1].host, HostRef::Name(b"spindle.example.com"));
         assert_eq!(vias[1].branch(), Some(&b"z9hG4bK9ikj8"[..]));
         assert_eq!(vias[2].host, HostRef::Addr("2001:db8::9".parse().unwrap()));
-        assert_eq!(
-            (vias[2].port, vias[2].branch()),
-            (Some(5061), Some(&b"z9hG4bK30239"[..]))
-        );
+        assert_eq!((vias[2].port, vias[2].branch()), (Some(5061), Some(&b"z9hG4bK30239"[..])));
         assert_eq!(vias[0].sent_by, b"127.0.0.11:5060");
         let range = vias[1].range.clone();
-        assert!(
-            m.bytes[range.clone()].starts_with(b"SIP  /")
-                && m.bytes[range].ends_with(b"z9hG4bK9ikj8")
-        );
+        assert!(m.bytes[range.clone()].starts_with(b"SIP  /") && m.bytes[range].ends_with(b"z9hG4bK9ikj8"));
     });
 }
 
@@ -236,16 +192,10 @@ fn vias_are_read_through_any_white_space() {
 fn received_and_rport_are_read_in_all_their_forms() {
     let via = |params: &str| with(";branch=z9hG4bK-1", params);
     let addr: IpAddr = "2001:db8::9".parse().unwrap();
-    for params in [
-        ";received=[2001:db8::9];branch=x",
-        ";received=2001:db8::9;branch=x",
-    ] {
+    for params in [";received=[2001:db8::9];branch=x", ";received=2001:db8::9;branch=x"] {
         view(via(params), |m| {
             let top = m.top_via().unwrap();
-            assert_eq!(
-                (top.received(), top.branch()),
-                (Some(addr), Some(&b"x"[..]))
-            );
+            assert_eq!((top.received(), top.branch()), (Some(addr), Some(&b"x"[..])));
             assert_eq!(top.rport(), None);
         });
     }
@@ -263,9 +213,7 @@ fn received_and_rport_are_read_in_all_their_forms() {
 
 #[test]
 fn the_bare_magic_cookie_is_a_branch() {
-    view(with("z9hG4bK-1", "z9hG4bK"), |m| {
-        assert_eq!(m.top_via().unwrap().branch(), Some(&b"z9hG4bK"[..]))
-    });
+    view(with("z9hG4bK-1", "z9hG4bK"), |m| assert_eq!(m.top_via().unwrap().branch(), Some(&b"z9hG4bK"[..])));
 }
 
 #[test]
@@ -276,50 +224,31 @@ fn a_user_part_holds_all_that_stands_before_the_one_at_sign() {
             "+1-212-555-0101,2;phone-context=example.test;isub=12/3?x",
             None,
         ),
-        (
-            "sip:a.b%40c%2Fd:pw@dest.example.test:5060",
-            "a.b%40c%2Fd",
-            Some("pw"),
-        ),
+        ("sip:a.b%40c%2Fd:pw@dest.example.test:5060", "a.b%40c%2Fd", Some("pw")),
         ("sip:%61lice@dest.example.test:5060", "%61lice", None),
-        (
-            "sip:user;par=u%40example.net@dest.example.test:5060",
-            "user;par=u%40example.net",
-            None,
-        ),
-        (
-            "sips:sips%3Auser%40example.com:@dest.example.test:5060",
-            "sips%3Auser%40example.com",
-            Some(""),
-        ),
+        ("sip:user;par=u%40example.net@dest.example.test:5060", "user;par=u%40example.net", None),
+        ("sips:sips%3Auser%40example.com:@dest.example.test:5060", "sips%3Auser%40example.com", Some("")),
     ] {
         let parsed = UriRef::parse(uri.as_bytes()).unwrap();
         assert_eq!(parsed.user, Some(user.as_bytes()), "{uri}");
         assert_eq!(parsed.password, password.map(str::as_bytes));
         assert_eq!(parsed.host, HostRef::Name(b"dest.example.test"));
         assert_eq!(parsed.port, Some(5060));
-        assert_eq!(
-            &uri.as_bytes()[parsed.host_port_range.clone()],
-            b"dest.example.test:5060"
-        );
+        assert_eq!(&uri.as_bytes()[parsed.host_port_range.clone()], b"dest.example.test:5060");
         assert!(parsed.params.is_empty() && parsed.headers.is_none());
     }
 }
 
 #[test]
 fn uri_parameters_and_headers_are_found() {
-    let uri = UriRef::parse(b"sip:h.test;transport=TCP;lr;maddr=[2001:db8::1];x=%00?Subject=a&b=c")
-        .unwrap();
+    let uri = UriRef::parse(b"sip:h.test;transport=TCP;lr;maddr=[2001:db8::1];x=%00?Subject=a&b=c").unwrap();
     assert_eq!(uri.user, None);
     assert_eq!(uri.transport(), Some(Ok(Transport::Tcp)));
     assert_eq!(uri.param(b"lr"), Some(None));
     assert!(uri.is_loose());
     assert_eq!(uri.param(b"X"), Some(Some(&b"%00"[..])));
     assert_eq!(uri.param(b"ttl"), None);
-    assert_eq!(
-        uri.maddr().unwrap().unwrap().addr(),
-        "2001:db8::1".parse().ok()
-    );
+    assert_eq!(uri.maddr().unwrap().unwrap().addr(), "2001:db8::1".parse().ok());
     assert_eq!(uri.headers, Some(&b"Subject=a&b=c"[..]));
     let uri = UriRef::parse(b"sip:h.test;transport=sctp;maddr=").unwrap();
     assert_eq!(uri.transport(), Some(Err(&b"sctp"[..])));
@@ -347,32 +276,17 @@ fn hosts_compare_without_case_and_final_dot() {
     let v6 = HostRef::parse(b"[2001:DB8:0::1]").unwrap();
     assert!(v6.eq_host(&Host::Addr("2001:db8::1".parse().unwrap())));
     assert_eq!(v6.to_host().to_string(), "[2001:db8::1]");
-    for bad in [
-        "",
-        "[::1",
-        "::1",
-        "a b",
-        "a:1",
-        "[::1]x",
-        "[fe80::1%25eth0]",
-        "[::ffff:1.2.3.4.5]",
-        "[:::]x",
-    ] {
+    for bad in ["", "[::1", "::1", "a b", "a:1", "[::1]x", "[fe80::1%25eth0]", "[::ffff:1.2.3.4.5]", "[:::]x"]
+    {
         assert_eq!(HostRef::parse(bad.as_bytes()), None, "{bad:?}");
     }
     // The grammar of RFC 3261 once asked for three colons (RFC 5118 §4.10).
-    assert_eq!(
-        HostRef::parse(b"[2001:db8:::192.0.2.1]"),
-        HostRef::parse(b"[2001:db8::192.0.2.1]")
-    );
+    assert_eq!(HostRef::parse(b"[2001:db8:::192.0.2.1]"), HostRef::parse(b"[2001:db8::192.0.2.1]"));
 }
 
 #[test]
 fn token_lists_are_read_over_all_rows() {
-    let text = with(
-        "Max-",
-        "Proxy-Require: foo , , bar\r\nproxy-require: \"a,b\"\r\nMax-",
-    );
+    let text = with("Max-", "Proxy-Require: foo , , bar\r\nproxy-require: \"a,b\"\r\nMax-");
     view(text, |m| {
         let tags: Vec<_> = m.tokens(Name::ProxyRequire).collect();
         assert_eq!(tags, [&b"foo"[..], b"bar", b"\"a,b\""]);
@@ -399,13 +313,7 @@ fn leading_seconds_are_read_and_too_many_count_as_the_most() {
 fn a_response_has_the_method_of_its_cseq() {
     view(RESPONSE, |m| {
         assert!(!m.is_request());
-        assert_eq!(
-            (m.status(), m.reason_phrase(), m.method()),
-            (200, &b"OK"[..], Method::Options)
-        );
-        assert_eq!(
-            (m.to_tag(), m.via_count(), m.uri()),
-            (Some(&b"t-1"[..]), 2, &b""[..])
-        );
+        assert_eq!((m.status(), m.reason_phrase(), m.method()), (200, &b"OK"[..], Method::Options));
+        assert_eq!((m.to_tag(), m.via_count(), m.uri()), (Some(&b"t-1"[..]), 2, &b""[..]));
     });
 }

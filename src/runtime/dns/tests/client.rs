@@ -44,17 +44,10 @@ async fn answering(text: &str) -> Server {
 
 #[tokio::test]
 async fn the_least_ttl_of_a_set_counts_whatever_the_case_of_its_owner() {
-    let server =
-        answering("DEST.Example.test 300 A 192.0.2.1\n dest.example.test 60 A 192.0.2.2").await;
+    let server = answering("DEST.Example.test 300 A 192.0.2.1\n dest.example.test 60 A 192.0.2.2").await;
     let reply = ask(&[server.addr], "dest.example.test", RecordKind::A).await;
-    assert_eq!(
-        addrs(&reply),
-        (vec!["192.0.2.1".into(), "192.0.2.2".into()], 60)
-    );
-    assert_eq!(
-        server.asked(),
-        [("udp", "dest.example.test".into(), RecordType::A)]
-    );
+    assert_eq!(addrs(&reply), (vec!["192.0.2.1".into(), "192.0.2.2".into()], 60));
+    assert_eq!(server.asked(), [("udp", "dest.example.test".into(), RecordType::A)]);
 }
 
 #[tokio::test]
@@ -102,41 +95,21 @@ async fn a_loop_of_aliases_ends_with_few_queries() {
     .await;
     let reply = ask(&[bit_by_bit.addr], "x", RecordKind::A).await;
     assert_eq!(reply.found, Found::Failure(Failure::Aliases));
-    assert!(
-        bit_by_bit.asked().len() <= 9,
-        "{}",
-        bit_by_bit.asked().len()
-    );
+    assert!(bit_by_bit.asked().len() <= 9, "{}", bit_by_bit.asked().len());
 }
 
 fn reply_to_loop(q: &Message) -> Message {
     let mut m = reply(q, ResponseCode::NoError);
-    m.add_answer(record(if asked_name(q) == "x" {
-        "x 60 CNAME y"
-    } else {
-        "y 60 CNAME x"
-    }));
+    m.add_answer(record(if asked_name(q) == "x" { "x 60 CNAME y" } else { "y 60 CNAME x" }));
     m
 }
 
 #[tokio::test]
 async fn negative_answers_live_as_long_as_the_lesser_of_soa_ttl_and_minimum() {
     for (code, soa, want) in [
-        (
-            ResponseCode::NXDomain,
-            Some("test 3600 SOA 2"),
-            Found::NxDomain(Some(Duration::from_secs(2))),
-        ),
-        (
-            ResponseCode::NXDomain,
-            Some("test 3 SOA 900"),
-            Found::NxDomain(Some(Duration::from_secs(3))),
-        ),
-        (
-            ResponseCode::NoError,
-            Some("test 3600 SOA 5"),
-            Found::NoData(Some(Duration::from_secs(5))),
-        ),
+        (ResponseCode::NXDomain, Some("test 3600 SOA 2"), Found::NxDomain(Some(Duration::from_secs(2)))),
+        (ResponseCode::NXDomain, Some("test 3 SOA 900"), Found::NxDomain(Some(Duration::from_secs(3)))),
+        (ResponseCode::NoError, Some("test 3600 SOA 5"), Found::NoData(Some(Duration::from_secs(5)))),
         (ResponseCode::NoError, None, Found::NoData(None)),
         (ResponseCode::NXDomain, None, Found::NxDomain(None)),
     ] {
@@ -146,12 +119,7 @@ async fn negative_answers_live_as_long_as_the_lesser_of_soa_ttl_and_minimum() {
             Some(m)
         })
         .await;
-        assert_eq!(
-            ask(&[server.addr], "none.test", RecordKind::Srv)
-                .await
-                .found,
-            want
-        );
+        assert_eq!(ask(&[server.addr], "none.test", RecordKind::Srv).await.found, want);
     }
 }
 
@@ -176,15 +144,8 @@ async fn failures_are_told_apart() {
         (ResponseCode::NotZone, Failure::Other),
     ] {
         let server = Server::start(move |q, _| Some(reply(q, code))).await;
-        assert_eq!(
-            ask(&[server.addr], "x.test", RecordKind::A).await.found,
-            Found::Failure(want)
-        );
-        assert_eq!(
-            server.asked().len(),
-            1,
-            "a server that says it fails is not asked again at once"
-        );
+        assert_eq!(ask(&[server.addr], "x.test", RecordKind::A).await.found, Found::Failure(want));
+        assert_eq!(server.asked().len(), 1, "a server that says it fails is not asked again at once");
     }
 }
 
@@ -203,10 +164,7 @@ async fn a_truncated_answer_is_asked_for_again_by_tcp() {
     .await;
     let reply = ask(&[server.addr], "many.test", RecordKind::A).await;
     assert_eq!(addrs(&reply).0.len(), 200);
-    assert_eq!(
-        server.asked().iter().map(|a| a.0).collect::<Vec<_>>(),
-        ["udp", "tcp"]
-    );
+    assert_eq!(server.asked().iter().map(|a| a.0).collect::<Vec<_>>(), ["udp", "tcp"]);
 }
 
 #[tokio::test]
@@ -221,10 +179,7 @@ async fn edns_is_offered_and_left_out_for_a_server_from_before_it() {
         Some(m)
     })
     .await;
-    assert_eq!(
-        addrs(&ask(&[server.addr], "old.test", RecordKind::A).await).1,
-        60
-    );
+    assert_eq!(addrs(&ask(&[server.addr], "old.test", RecordKind::A).await).1, 60);
     assert_eq!(server.asked().len(), 2);
 }
 
@@ -232,37 +187,20 @@ async fn edns_is_offered_and_left_out_for_a_server_from_before_it() {
 async fn a_server_that_fails_or_is_gone_costs_no_time_when_there_is_another() {
     let failing = Server::start(|q, _| Some(reply(q, ResponseCode::ServFail))).await;
     // A port where nobody listens any more: ICMP says so.
-    let gone = std::net::UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let good = answering("x.test 60 A 192.0.2.1").await;
     let begun = Instant::now();
     let reply = ask(&[failing.addr, gone, good.addr], "x.test", RecordKind::A).await;
     assert_eq!(addrs(&reply).1, 60);
-    assert!(
-        begun.elapsed() < Duration::from_millis(500),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
 async fn a_port_where_nobody_listens_is_known_at_once() {
-    let gone = std::net::UdpSocket::bind("127.0.0.1:0")
-        .unwrap()
-        .local_addr()
-        .unwrap();
+    let gone = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let begun = Instant::now();
-    assert_eq!(
-        ask(&[gone], "x.test", RecordKind::A).await.found,
-        Found::Failure(Failure::Timeout)
-    );
-    assert!(
-        begun.elapsed() < Duration::from_millis(500),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert_eq!(ask(&[gone], "x.test", RecordKind::A).await.found, Found::Failure(Failure::Timeout));
+    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]
@@ -278,11 +216,7 @@ async fn a_silent_server_is_passed_over_and_remembered() {
     for _ in 0..10 {
         assert_eq!(addrs(&client.query(question()).await).1, 60);
     }
-    assert!(
-        begun.elapsed() < Duration::from_millis(500),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < Duration::from_millis(500), "{:?}", begun.elapsed());
     assert_eq!(silent.asked().len(), 1);
 }
 
@@ -292,11 +226,7 @@ async fn silence_ends_in_a_timeout_within_three_seconds() {
     let begun = Instant::now();
     let found = ask(&[silent.addr], "x.test", RecordKind::A).await.found;
     assert_eq!(found, Found::Failure(Failure::Timeout));
-    assert!(
-        begun.elapsed() < Duration::from_millis(3500),
-        "{:?}",
-        begun.elapsed()
-    );
+    assert!(begun.elapsed() < Duration::from_millis(3500), "{:?}", begun.elapsed());
     assert_eq!(silent.asked().len(), 3);
 }
 
@@ -309,10 +239,7 @@ async fn a_lost_datagram_is_made_up_for() {
         (count.fetch_add(1, Ordering::Relaxed) > 0).then_some(m)
     })
     .await;
-    assert_eq!(
-        addrs(&ask(&[server.addr], "x.test", RecordKind::A).await).1,
-        60
-    );
+    assert_eq!(addrs(&ask(&[server.addr], "x.test", RecordKind::A).await).1, 60);
 }
 
 #[tokio::test]
@@ -337,10 +264,7 @@ async fn an_answer_to_another_question_or_with_another_id_is_no_answer() {
 #[tokio::test]
 async fn records_of_other_owners_are_no_answer() {
     let server = answering("evil.test 60 A 192.0.2.66").await;
-    assert_eq!(
-        ask(&[server.addr], "x.test", RecordKind::A).await.found,
-        Found::NoData(None)
-    );
+    assert_eq!(ask(&[server.addr], "x.test", RecordKind::A).await.found, Found::NoData(None));
 }
 
 #[tokio::test]
@@ -364,7 +288,9 @@ async fn ports_and_ids_differ_from_query_to_query() {
 async fn only_companions_of_targets_are_taken_from_the_additional_section() {
     let server = Server::start(|q, _| {
         let mut m = reply(q, ResponseCode::NoError);
-        m.add_answers(records("_sip._udp.x.test 60 SRV 1 2 5060 B1.x.test\n _sip._udp.x.test 60 SRV 1 2 5060 b2.x.test"));
+        m.add_answers(records(
+            "_sip._udp.x.test 60 SRV 1 2 5060 B1.x.test\n _sip._udp.x.test 60 SRV 1 2 5060 b2.x.test",
+        ));
         m.add_additionals(records(
             "b1.x.test 30 A 192.0.2.1\n b1.x.test 20 A 192.0.2.2\n b2.x.test 40 AAAA 2001:db8::2
              evil.test 60 A 192.0.2.66\n b1.x.test 60 SRV 0 0 1 evil.test",
@@ -373,64 +299,36 @@ async fn only_companions_of_targets_are_taken_from_the_additional_section() {
     })
     .await;
     let reply = ask(&[server.addr], "_sip._udp.x.test", RecordKind::Srv).await;
-    let also: Vec<_> = reply
-        .also
-        .iter()
-        .map(|(q, set, ttl)| (q.to_string(), set.len(), ttl.as_secs()))
-        .collect();
-    assert_eq!(
-        also,
-        [
-            ("b1.x.test. A".into(), 2, 20),
-            ("b2.x.test. AAAA".to_owned(), 1, 40)
-        ]
-    );
+    let also: Vec<_> =
+        reply.also.iter().map(|(q, set, ttl)| (q.to_string(), set.len(), ttl.as_secs())).collect();
+    assert_eq!(also, [("b1.x.test. A".into(), 2, 20), ("b2.x.test. AAAA".to_owned(), 1, 40)]);
 }
 
 #[tokio::test]
 async fn naptr_records_bring_the_srv_records_of_their_replacements() {
     let server = Server::start(|q, _| {
         let mut m = reply(q, ResponseCode::NoError);
-        m.add_answer(record(
-            "x.test 60 NAPTR 10 20 \"s\" \"SIP+D2U\" \"\" _sip._udp.x.test",
-        ));
-        m.add_additionals(records(
-            "_sip._udp.x.test 50 SRV 1 2 5060 b1.x.test\n b1.x.test 40 A 192.0.2.1",
-        ));
+        m.add_answer(record("x.test 60 NAPTR 10 20 \"s\" \"SIP+D2U\" \"\" _sip._udp.x.test"));
+        m.add_additionals(records("_sip._udp.x.test 50 SRV 1 2 5060 b1.x.test\n b1.x.test 40 A 192.0.2.1"));
         Some(m)
     })
     .await;
     let reply = ask(&[server.addr], "x.test", RecordKind::Naptr).await;
-    let Found::Records(set, _) = &reply.found else {
-        panic!("{:?}", reply.found)
-    };
-    let Records::Naptr(naptr) = &set.records else {
-        panic!("{set:?}")
-    };
+    let Found::Records(set, _) = &reply.found else { panic!("{:?}", reply.found) };
+    let Records::Naptr(naptr) = &set.records else { panic!("{set:?}") };
     assert_eq!(
         (&*naptr[0].flags, &*naptr[0].service, &*naptr[0].replacement),
         ("s", "SIP+D2U", "_sip._udp.x.test")
     );
-    assert_eq!(
-        reply
-            .also
-            .iter()
-            .map(|a| a.0.to_string())
-            .collect::<Vec<_>>(),
-        ["_sip._udp.x.test. SRV"]
-    );
+    assert_eq!(reply.also.iter().map(|a| a.0.to_string()).collect::<Vec<_>>(), ["_sip._udp.x.test. SRV"]);
 }
 
 #[tokio::test]
 async fn the_root_as_target_is_an_empty_name() {
     let server = answering("_sip._udp.x.test 60 SRV 0 0 0 .").await;
     let reply = ask(&[server.addr], "_sip._udp.x.test", RecordKind::Srv).await;
-    let Found::Records(set, _) = &reply.found else {
-        panic!("{:?}", reply.found)
-    };
-    let Records::Srv(srv) = &set.records else {
-        panic!("{set:?}")
-    };
+    let Found::Records(set, _) = &reply.found else { panic!("{:?}", reply.found) };
+    let Records::Srv(srv) = &set.records else { panic!("{set:?}") };
     assert_eq!(&*srv[0].target, "");
 }
 
@@ -438,9 +336,7 @@ async fn the_root_as_target_is_an_empty_name() {
 async fn a_name_that_no_zone_can_hold_is_not_asked_for() {
     let server = answering("").await;
     let long = "a".repeat(64);
-    let found = ask(&[server.addr], &format!("{long}.test"), RecordKind::A)
-        .await
-        .found;
+    let found = ask(&[server.addr], &format!("{long}.test"), RecordKind::A).await.found;
     assert!(matches!(found, Found::NxDomain(Some(_))), "{found:?}");
     assert!(server.asked().is_empty());
 }
@@ -456,24 +352,14 @@ async fn the_systems_servers_are_used_without_its_search_list() {
     )
     .unwrap();
     let client = Client::new(&[], &file);
-    assert_eq!(
-        client.servers(),
-        [
-            "192.0.2.53:53".parse().unwrap(),
-            "[2001:db8::53]:53".parse().unwrap()
-        ]
-    );
+    assert_eq!(client.servers(), ["192.0.2.53:53".parse().unwrap(), "[2001:db8::53]:53".parse().unwrap()]);
     assert!(!client.reread());
     std::fs::write(&file, "nameserver 192.0.2.54\n").unwrap();
     assert!(client.reread());
     assert_eq!(client.servers(), ["192.0.2.54:53".parse().unwrap()]);
     std::fs::write(&file, "# none\n").unwrap();
     assert!(client.reread());
-    assert_eq!(
-        client.servers(),
-        ["127.0.0.1:53".parse().unwrap()],
-        "the documented fallback"
-    );
+    assert_eq!(client.servers(), ["127.0.0.1:53".parse().unwrap()], "the documented fallback");
     assert!(client.reconfigure(&["192.0.2.55:5353".parse().unwrap()], &file));
     assert_eq!(client.servers(), ["192.0.2.55:5353".parse().unwrap()]);
     assert_eq!(client.watched(), None);

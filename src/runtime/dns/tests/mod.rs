@@ -1,4 +1,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod outage;
+mod resolver;
+mod script;
 mod server;
+mod whole;

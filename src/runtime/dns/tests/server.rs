@@ -59,21 +59,14 @@ impl Server {
                         let mut buf = vec![0; n.into()];
                         stream.read_exact(&mut buf).await.unwrap();
                         if let Some(answer) = serve(&buf, "tcp", &*script, &asked) {
-                            stream
-                                .write_u16(answer.len().try_into().unwrap())
-                                .await
-                                .unwrap();
+                            stream.write_u16(answer.len().try_into().unwrap()).await.unwrap();
                             stream.write_all(&answer).await.unwrap();
                         }
                     }
                 });
             }
         });
-        Self {
-            addr,
-            asked,
-            tasks: vec![udp, tcp],
-        }
+        Self { addr, asked, tasks: vec![udp, tcp] }
     }
 
     pub fn asked(&self) -> Vec<Asked> {
@@ -87,12 +80,7 @@ impl Drop for Server {
     }
 }
 
-fn serve(
-    bytes: &[u8],
-    by: &'static str,
-    script: &Script,
-    asked: &Mutex<Vec<Asked>>,
-) -> Option<Vec<u8>> {
+fn serve(bytes: &[u8], by: &'static str, script: &Script, asked: &Mutex<Vec<Asked>>) -> Option<Vec<u8>> {
     let query = Message::from_vec(bytes).unwrap();
     let question = &query.queries[0];
     let name = question.name.to_ascii().trim_end_matches('.').to_owned();
@@ -112,11 +100,7 @@ pub fn reply(query: &Message, code: ResponseCode) -> Message {
 
 /// The name asked for, without final dot.
 pub fn asked_name(query: &Message) -> String {
-    query.queries[0]
-        .name
-        .to_ascii()
-        .trim_end_matches('.')
-        .to_owned()
+    query.queries[0].name.to_ascii().trim_end_matches('.').to_owned()
 }
 
 pub fn name(text: &str) -> Name {
@@ -142,22 +126,9 @@ pub fn record(text: &str) -> Record {
         )),
         "NAPTR" => {
             let (order, preference) = (next().parse().unwrap(), next().parse().unwrap());
-            let mut text = || {
-                next()
-                    .trim_matches('"')
-                    .as_bytes()
-                    .to_vec()
-                    .into_boxed_slice()
-            };
+            let mut text = || next().trim_matches('"').as_bytes().to_vec().into_boxed_slice();
             let (flags, services, regexp) = (text(), text(), text());
-            RData::NAPTR(NAPTR::new(
-                order,
-                preference,
-                flags,
-                services,
-                regexp,
-                name(next()),
-            ))
+            RData::NAPTR(NAPTR::new(order, preference, flags, services, regexp, name(next())))
         }
         "SOA" => {
             let minimum = next().parse().unwrap();
@@ -170,9 +141,5 @@ pub fn record(text: &str) -> Record {
 
 /// Records from lines.
 pub fn records(text: &str) -> Vec<Record> {
-    text.lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty())
-        .map(record)
-        .collect()
+    text.lines().map(str::trim).filter(|l| !l.is_empty()).map(record).collect()
 }

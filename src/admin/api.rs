@@ -1,0 +1,191 @@
+//! Status, peers and DNS as JSON. Fields are added, never renamed.
+
+use std::time::{Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::config::{ConfigError, DomainPattern, Warning};
+use crate::proxy::Policy;
+use crate::runtime::node::{Listed, Node, ReloadError, Reloaded};
+
+use super::process::Process;
+use super::resolve::{down_for, round};
+
+/// Record sets listed where no limit is asked for.
+pub const DNS_ENTRIES: usize = 1000;
+
+/// `/api/v1/status`
+pub fn status(node: &Node) -> Value {
+    let now = Instant::now();
+    let (policy, live, stats) = (node.policy(), node.live(), node.stats());
+    let started = node.wall_clock(node.started()).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let process = Process::look();
+    let listeners: Vec<Value> = node
+        .listeners()
+        .iter()
+        .map(|l| {
+            json!({
+                "transport": l.transport.param(),
+                "bind": l.bind.to_string(),
+                "realm": realm(l.realm),
+                "advertise": l.advertise.as_ref().map(|(host, port)| match port {
+                    Some(port) => format!("{host}:{port}"),
+                    None => host.to_string(),
+                }),
+            })
+        })
+        .collect();
+    let [taken, refused] = node.reloads();
+    let listed = node.instances(now);
+    json!({
+        "name": policy.config.node.name.to_string(),
+        "version": env!("CARGO_PKG_VERSION"),
+        "ready": node.unready().is_none(),
+        "reason": node.unready(),
+        "draining": node.is_draining(),
+        "started": round(started.as_secs_f64()),
+        "uptime": round(now.saturating_duration_since(node.started()).as_secs_f64()),
+        "config": node.path().map(|p| p.display().to_string()),
+        "reloads": { "ok": taken, "error": refused },
+        "workers": node.shards(),
+        "listeners": listeners,
+        "calls": live.calls,
+        "transactions": { "server": live.servers, "client": live.clients, "open": live.open },
+        "requests": stats.requests.iter().flatten().sum::<u64>(),
+        "attempts": stats.attempts.values().sum::<u64>(),
+        "failovers": stats.failovers.values().sum::<u64>(),
+        "peers": policy.peers.iter().flatten().count(),
+        "instances": { "up": listed.iter().filter(|i| is_up(i)).count(), "all": listed.len() },
+        "memory": process.resident,
+        "descriptors": process.descriptors,
+    })
+}
+
+/// A realm as the configuration writes it.
+pub fn realm(realm: crate::config::Realm) -> &'static str {
+    match realm {
+        crate::config::Realm::Peering => "peering",
+        crate::config::Realm::Core => "core",
+        crate::config::Realm::Both => "both",
+    }
+}
+
+fn is_up(listed: &Listed) -> bool {
+    listed.standing == crate::location::Standing::Up
+}
+
+/// `/api/v1/peers`
+pub fn peers(node: &Node) -> Value {
+    let now = Instant::now();
+    let (policy, stats, listed) = (node.policy(), node.stats(), node.instances(now));
+    let of = |peer| -> (Vec<Value>, Value, Value) {
+        let instances = listed.iter().filter(|l| l.peer == peer).map(|l| instance(l, now)).collect();
+        let words = |counts: &ahash::AHashMap<(Option<crate::flow::PeerId>, &'static str), u64>| {
+            let mut words: Vec<_> = counts.iter().filter(|((p, _), _)| *p == peer).collect();
+            words.sort();
+            words.into_iter().map(|((_, word), n)| ((*word).to_owned(), Value::from(*n))).collect::<Value>()
+        };
+        (instances, words(&stats.attempts), words(&stats.failovers))
+    };
+    let all: Vec<Value> = policy
+        .peers
+        .iter()
+        .flatten()
+        .map(|peer| {
+            let (instances, attempts, failovers) = of(Some(peer.id));
+            let config = &peer.config;
+            json!({
+                "name": config.name,
+                "domains": config.domains.iter().map(domain).collect::<Vec<_>>(),
+                "next_hop": config.next_hop.as_ref().map(|h| h.uri.as_str()),
+                "sources": config.sources.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "calls": node.ledger().calls(peer.id),
+                "max_calls": config.max_calls,
+                "max_rate": config.max_rate,
+                "probed": config.probe.is_some(),
+                "instances": instances,
+                "attempts": attempts,
+                "failovers": failovers,
+            })
+        })
+        .collect();
+    let (instances, attempts, failovers) = of(None);
+    json!({
+        "peers": all,
+        "core": {
+            "next_hops": policy.config.core.next_hops.iter().map(|h| h.uri.as_str()).collect::<Vec<_>>(),
+            "instances": instances,
+            "attempts": attempts,
+            "failovers": failovers,
+        },
+    })
+}
+
+fn domain(pattern: &DomainPattern) -> String {
+    match pattern {
+        DomainPattern::Exact(host) => host.to_string(),
+        DomainPattern::Below(name) => format!("*.{name}"),
+    }
+}
+
+fn instance(listed: &Listed, now: Instant) -> Value {
+    json!({
+        "instance": listed.instance.to_string(),
+        "up": is_up(listed),
+        "standing": listed.standing.label(),
+        "down_for": down_for(listed.standing, now),
+        "probed": listed.probed,
+    })
+}
+
+/// `/api/v1/dns`
+pub fn dns(node: &Node, limit: usize) -> Value {
+    let resolver = node.resolver();
+    let entries: Vec<Value> = resolver
+        .entries(limit)
+        .into_iter()
+        .map(|e| {
+            json!({
+                "name": e.name,
+                "type": e.kind.label(),
+                "outcome": e.outcome,
+                "ttl": round(e.ttl.as_secs_f64()),
+                "stale": e.stale,
+                "records": e.records,
+            })
+        })
+        .collect();
+    json!({
+        "servers": resolver.servers().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "count": resolver.entry_count(),
+        "queries": resolver.stats().total_queries(),
+        "cache": resolver.stats().cache().map(|(result, n)| (result.to_owned(), Value::from(n))).collect::<Value>(),
+        "entries": entries,
+    })
+}
+
+/// `/api/v1/alto`
+pub fn alto(policy: &Policy) -> Value {
+    json!({ "configured": policy.config.alto.is_some(), "costs": [], "age": null })
+}
+
+/// What a reload has done, and the HTTP status for it.
+pub fn reloaded(outcome: &Result<Reloaded, ReloadError>) -> (u16, Value) {
+    match outcome {
+        Ok(reloaded) => (
+            200,
+            json!({
+                "ok": true,
+                "warnings": reloaded.warnings.iter().map(Warning::to_string).collect::<Vec<_>>(),
+                "restart_needed": reloaded.restart_needed,
+            }),
+        ),
+        Err(error) => {
+            let errors: Vec<String> = match error {
+                ReloadError::Config(errors) => errors.iter().map(ConfigError::to_string).collect(),
+                ReloadError::NoFile => Vec::new(),
+            };
+            (422, json!({ "ok": false, "error": error.to_string(), "errors": errors }))
+        }
+    }
+}

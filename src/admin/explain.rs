@@ -1,0 +1,109 @@
+//! The decision record of a request as JSON. All times are milliseconds since the request came.
+
+use std::time::{Instant, SystemTime};
+
+use serde_json::{Value, json};
+
+use crate::proxy::Policy;
+use crate::proxy::decision::{AttemptRecord, LegRecord, Record};
+use crate::runtime::node::Node;
+
+use super::resolve::{found_of, party};
+
+/// Most octets shown of what stood in a message.
+const MAX_TEXT: usize = 1024;
+
+/// The whole record.
+pub fn record(node: &Node, policy: &Policy, record: &Record) -> Value {
+    let legs: Vec<Value> = record.legs.iter().map(|leg| leg_of(policy, record, leg)).collect();
+    let attempts: Vec<Value> = record.attempts.iter().map(|a| attempt(record, a)).collect();
+    let mut value = summary(node, policy, record);
+    if let Some(map) = value.as_object_mut() {
+        map.insert("legs".into(), legs.into());
+        map.insert("attempts".into(), attempts.into());
+    }
+    value
+}
+
+/// What a list of calls shows of it.
+pub fn summary(node: &Node, policy: &Policy, record: &Record) -> Value {
+    let started = node.wall_clock(record.started).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    json!({
+        "call_id": shown(&record.call_id),
+        "method": shown(&record.method),
+        "uri": shown(&record.uri),
+        "from": party(policy, record.from),
+        "remote": record.remote.to_string(),
+        "transport": record.transport.param(),
+        "rule": record.rule.label(),
+        "to": record.legs.iter().map(|l| party(policy, l.party)).collect::<Vec<_>>(),
+        "started": (started.as_secs_f64() * 1000.0).round() / 1000.0,
+        "status": (record.status != 0).then_some(record.status),
+        "reason": (!record.reason.is_empty()).then_some(record.reason),
+        "cancelled": record.cancelled,
+        "ended_ms": record.ended.map(|t| ms(record, t)),
+        "attempts_made": record.attempts.len(),
+    })
+}
+
+fn leg_of(policy: &Policy, record: &Record, leg: &LegRecord) -> Value {
+    let mut value = json!({
+        "party": party(policy, leg.party),
+        "asked_ms": leg.asked.map(|t| ms(record, t)),
+        "answered_ms": leg.answered.map(|t| ms(record, t)),
+    });
+    if let (Some(located), Some(map)) = (&leg.located, value.as_object_mut()) {
+        let own = |i: &crate::location::Instance| policy.domains.is_own_socket(i.addr);
+        // Standings are those of the attempts, when they were picked; what holds now would mislead.
+        let at = leg.answered.unwrap_or(record.started);
+        if let Ok(Value::Object(found)) = serde_json::to_value(found_of(located, at, None, Some(&own))) {
+            map.insert("target".into(), located.key.to_string().into());
+            map.extend(found);
+        }
+    }
+    value
+}
+
+fn attempt(record: &Record, attempt: &AttemptRecord) -> Value {
+    let (leg, tier, server) = attempt.place;
+    let place = record
+        .legs
+        .get(usize::from(leg))
+        .and_then(|l| l.located.as_ref())
+        .and_then(|l| Some((l.tiers.get(usize::from(tier))?, usize::from(server))));
+    let server = place.and_then(|(t, s)| t.servers.get(s));
+    json!({
+        "leg": leg,
+        "tier": tier,
+        "instance": attempt.instance.to_string(),
+        "target": server.map(|s| s.target.to_string()),
+        "priority": place.map(|(t, _)| t.priority),
+        "weight": server.map(|s| s.weight),
+        "share": place.map(|(t, s)| (t.share(s) * 10_000.0).round() / 10_000.0),
+        "standing": attempt.standing.label(),
+        "picked": attempt.reason.label(),
+        "cost": null,
+        "branch": format!("{:016x}", attempt.branch),
+        "started_ms": ms(record, attempt.started),
+        "first_response_ms": attempt.first_response.map(|t| ms(record, t)),
+        "ended_ms": attempt.ended.map(|t| ms(record, t)),
+        "outcome": attempt.outcome,
+        "status": (attempt.status != 0).then_some(attempt.status),
+    })
+}
+
+/// Milliseconds since the request came, to the microsecond.
+fn ms(record: &Record, at: Instant) -> f64 {
+    at.saturating_duration_since(record.started).as_micros() as f64 / 1000.0
+}
+
+/// What stood in a message, as printable ASCII of bounded length.
+fn shown(octets: &[u8]) -> String {
+    let start = octets.get(..MAX_TEXT).unwrap_or(octets);
+    let mut text = start.escape_ascii().to_string();
+    // JSON has its own escapes for these two.
+    if text.contains("\\\"") || text.contains("\\'") {
+        text = text.replace("\\\"", "\"").replace("\\'", "'");
+    }
+    text
+}

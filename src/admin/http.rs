@@ -1,0 +1,353 @@
+//! Routes, and who may ask. Nobody is asked who they are: the bind address is the fence, so what a browser
+//! could be tricked into from another site is refused here (DNS rebinding, cross-site requests).
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, Query, Request, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
+use axum::middleware::{self, Next};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::runtime::node::Node;
+
+use super::{api, explain, metrics, page, resolve, text};
+
+/// Connections served at a time; others wait to be accepted.
+const MAX_CONNECTIONS: usize = 128;
+/// Calls listed where no limit is asked for, and at most.
+const CALLS: (usize, usize) = (50, 1000);
+/// A shard that cannot be locked for this long makes the node unhealthy.
+const STUCK: Duration = Duration::from_secs(2);
+
+/// Why the admin interface could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[error("admin interface {bind}: {cause}")]
+pub struct ServeError {
+    /// Its address.
+    pub bind: SocketAddr,
+    /// What the system says.
+    pub cause: io::Error,
+}
+
+/// Opens the admin interface's socket.
+///
+/// # Errors
+/// The address is taken or not ours.
+pub async fn bind(bind: SocketAddr) -> Result<TcpListener, ServeError> {
+    TcpListener::bind(bind).await.map_err(|cause| ServeError { bind, cause })
+}
+
+/// Serves the admin interface until the task is ended.
+///
+/// # Errors
+/// The socket fails for good.
+pub async fn serve(node: Arc<Node>, listener: TcpListener) -> io::Result<()> {
+    let listener = Bounded { listener, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
+    axum::serve(listener, router(node)).await
+}
+
+fn router(node: Arc<Node>) -> Router {
+    Router::new()
+        .route("/", get(front))
+        .route("/metrics", get(all_metrics))
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/api/v1/status", get(async |State(node): Shared| Json(api::status(&node))))
+        .route("/api/v1/peers", get(async |State(node): Shared| Json(api::peers(&node))))
+        .route("/api/v1/dns", get(dns).delete(flush))
+        .route("/api/v1/dns/{*name}", delete(flush_name))
+        .route("/api/v1/alto", get(async |State(node): Shared| Json(api::alto(&node.policy()))))
+        .route("/api/v1/resolve", get(resolve_uri))
+        .route("/api/v1/calls", get(calls))
+        .route("/api/v1/calls/{*call_id}", get(call))
+        .route("/api/v1/drain", post(async |State(node): Shared| drain(&node, true)))
+        .route("/api/v1/undrain", post(async |State(node): Shared| drain(&node, false)))
+        .route("/api/v1/reload", post(reload))
+        .fallback(async || error(StatusCode::NOT_FOUND, "no such path"))
+        .method_not_allowed_fallback(async || error(StatusCode::METHOD_NOT_ALLOWED, "not by this method"))
+        .layer(middleware::from_fn_with_state(Arc::clone(&node), guard))
+        .with_state(node)
+}
+
+type Shared = State<Arc<Node>>;
+
+/// Errors are JSON too.
+fn error(status: StatusCode, text: impl Into<String>) -> Response {
+    (status, Json(json!({ "error": text.into() }))).into_response()
+}
+
+/// Refuses what another site makes a browser do, and keeps answers from being framed, cached or guessed at.
+async fn guard(State(node): Shared, request: Request, next: Next) -> Response {
+    let name = node.policy().config.node.name.to_string();
+    let mut response = match refusal(request.method(), request.headers(), &name) {
+        None => next.run(request).await,
+        Some(text) => error(StatusCode::FORBIDDEN, text),
+    };
+    let set: [(HeaderName, &'static str); 5] = [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (header::X_FRAME_OPTIONS, "DENY"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::CONTENT_SECURITY_POLICY, page::POLICY),
+    ];
+    for (name, value) in set {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+/// Why a request is not served; `None`: it is.
+fn refusal(method: &Method, headers: &HeaderMap, node_name: &str) -> Option<&'static str> {
+    let text = |name: HeaderName| headers.get(name).map(|v| v.to_str().unwrap_or("?"));
+    let host = text(header::HOST);
+    // A page that has bent its own name to this address still says that name here. An address cannot be bent.
+    if host.is_some_and(|h| !is_known_host(h, node_name)) {
+        return Some("the Host header names neither an address, nor localhost, nor this node");
+    }
+    if method == Method::GET || method == Method::HEAD {
+        return None;
+    }
+    let from_elsewhere = text(HeaderName::from_static("sec-fetch-site"))
+        .is_some_and(|site| !matches!(site, "same-origin" | "none"));
+    let foreign_origin = text(header::ORIGIN).is_some_and(|origin| {
+        let origin = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://"));
+        origin.is_none() || !origin.zip(host).is_some_and(|(o, h)| o.eq_ignore_ascii_case(h))
+    });
+    (from_elsewhere || foreign_origin).then_some("actions are not taken on behalf of another site")
+}
+
+fn is_known_host(host: &str, node_name: &str) -> bool {
+    let name = match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|b| b.is_ascii_digit()) => name,
+        _ => host,
+    };
+    let bare = name.strip_prefix('[').and_then(|n| n.strip_suffix(']')).unwrap_or(name);
+    bare.parse::<IpAddr>().is_ok()
+        || name.eq_ignore_ascii_case("localhost")
+        || name.to_ascii_lowercase().ends_with(".localhost")
+        || name.eq_ignore_ascii_case(node_name)
+}
+
+async fn front(State(node): Shared) -> Html<String> {
+    Html(page::page(&api::status(&node), &api::peers(&node)))
+}
+
+async fn all_metrics(State(node): Shared) -> Response {
+    ([(header::CONTENT_TYPE, text::MEDIA_TYPE)], metrics::metrics(&node)).into_response()
+}
+
+/// Alive: every shard can be looked at.
+async fn healthz(State(node): Shared) -> Response {
+    let look = tokio::task::spawn_blocking(move || node.open());
+    match tokio::time::timeout(STUCK, look).await {
+        Ok(Ok(_)) => "ok\n".into_response(),
+        _ => (StatusCode::SERVICE_UNAVAILABLE, "a shard does not answer\n").into_response(),
+    }
+}
+
+async fn readyz(State(node): Shared) -> Response {
+    match node.unready() {
+        None => "ready\n".into_response(),
+        Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
+    }
+}
+
+#[derive(Deserialize)]
+struct Limit {
+    limit: Option<usize>,
+}
+
+async fn dns(State(node): Shared, Query(query): Query<Limit>) -> Json<Value> {
+    let limit = query.limit.unwrap_or(api::DNS_ENTRIES).min(100_000);
+    // The cache may be large.
+    let entries = tokio::task::spawn_blocking(move || api::dns(&node, limit)).await;
+    Json(entries.unwrap_or_default())
+}
+
+async fn flush(State(node): Shared) -> Json<Value> {
+    node.resolver().flush(None);
+    tracing::info!("DNS cache flushed");
+    Json(json!({ "ok": true }))
+}
+
+async fn flush_name(State(node): Shared, Path(name): Path<String>) -> Response {
+    if name.is_empty() || name.len() > 255 || !name.bytes().all(|b| b.is_ascii_graphic()) {
+        return error(StatusCode::BAD_REQUEST, "this is no domain name");
+    }
+    node.resolver().flush(Some(&name));
+    tracing::info!(name, "DNS cache flushed");
+    Json(json!({ "ok": true, "name": name })).into_response()
+}
+
+#[derive(Deserialize)]
+struct Uri {
+    uri: Option<String>,
+}
+
+async fn resolve_uri(State(node): Shared, Query(query): Query<Uri>) -> Response {
+    let Some(uri) = query.uri else {
+        return error(StatusCode::BAD_REQUEST, "say which: /api/v1/resolve?uri=sip:example.com");
+    };
+    let (policy, health) = (node.policy(), node.health(std::time::Instant::now()));
+    match resolve::resolve(&uri, Some(&policy), node.resolver(), Some(&health)).await {
+        Ok(resolution) => Json(resolution).into_response(),
+        Err(e) => error(StatusCode::BAD_REQUEST, e.to_string()),
+    }
+}
+
+async fn calls(State(node): Shared, Query(query): Query<Limit>) -> Json<Value> {
+    let (usual, most) = CALLS;
+    let policy = node.policy();
+    let recent = node.recent(query.limit.unwrap_or(usual).min(most));
+    let calls: Vec<Value> = recent.iter().map(|r| explain::summary(&node, &policy, r)).collect();
+    Json(json!({ "calls": calls }))
+}
+
+async fn call(State(node): Shared, Path(call_id): Path<String>) -> Response {
+    let policy = node.policy();
+    let records = node.records(call_id.as_bytes());
+    if records.is_empty() {
+        let text = "no record of this Call-ID: not a recent one, or only seen inside a dialog";
+        return error(StatusCode::NOT_FOUND, text);
+    }
+    let records: Vec<Value> = records.iter().map(|r| explain::record(&node, &policy, r)).collect();
+    Json(json!({ "call_id": call_id, "requests": records })).into_response()
+}
+
+fn drain(node: &Node, drain: bool) -> Json<Value> {
+    node.drain(drain);
+    Json(json!({ "draining": drain, "open": node.open(), "calls": node.live().calls }))
+}
+
+async fn reload(State(node): Shared) -> Response {
+    let outcome = tokio::task::spawn_blocking(move || api::reloaded(&node.reload())).await;
+    let (status, body) =
+        outcome.unwrap_or_else(|_| (500, json!({ "error": "the reload did not come to an end" })));
+    (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(body)).into_response()
+}
+
+/// Accepts no more connections than are served.
+struct Bounded {
+    listener: TcpListener,
+    permits: Arc<Semaphore>,
+}
+
+impl axum::serve::Listener for Bounded {
+    type Io = Held;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Held, SocketAddr) {
+        loop {
+            let permit = Arc::clone(&self.permits).acquire_owned().await;
+            match (permit, self.listener.accept().await) {
+                (Ok(permit), Ok((stream, from))) => return (Held { stream, _permit: permit }, from),
+                // No descriptor left, or the like: it may pass.
+                _ => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection and its place among those served.
+struct Held {
+    stream: TcpStream,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl tokio::io::AsyncRead for Held {
+    fn poll_read(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+        buf: &mut tokio::io::ReadBuf<'_>,
+    ) -> std::task::Poll<io::Result<()>> {
+        std::pin::Pin::new(&mut self.stream).poll_read(cx, buf)
+    }
+}
+
+impl tokio::io::AsyncWrite for Held {
+    fn poll_write(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+        buf: &[u8],
+    ) -> std::task::Poll<io::Result<usize>> {
+        std::pin::Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<io::Result<()>> {
+        std::pin::Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(
+        mut self: std::pin::Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<io::Result<()>> {
+        std::pin::Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(method: Method, headers: &[(&'static str, &'static str)]) -> bool {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+        }
+        refusal(&method, &map, "sbe1.example.com").is_none()
+    }
+
+    #[test]
+    fn a_name_bent_to_this_address_is_not_served() {
+        for host in
+            ["127.0.0.1:9060", "localhost:9060", "[::1]:9060", "SBE1.example.com", "192.0.2.1", "a.localhost"]
+        {
+            assert!(asked(Method::GET, &[("host", host)]), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "evil.example:9060",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "",
+            "a:b:c",
+        ] {
+            assert!(!asked(Method::GET, &[("host", host)]), "{host}");
+        }
+        assert!(asked(Method::GET, &[]), "HTTP/1.0 has no Host");
+    }
+
+    #[test]
+    fn another_site_cannot_make_a_browser_act() {
+        let host = ("host", "127.0.0.1:9060");
+        assert!(asked(Method::POST, &[host]), "curl sends no Origin");
+        assert!(asked(Method::POST, &[host, ("origin", "http://127.0.0.1:9060")]));
+        assert!(asked(Method::POST, &[host, ("sec-fetch-site", "same-origin")]));
+        for origin in ["http://evil.example", "null", "http://127.0.0.1:8080", "http://127.0.0.1"] {
+            assert!(!asked(Method::POST, &[host, ("origin", origin)]), "{origin}");
+            assert!(!asked(Method::DELETE, &[host, ("origin", origin)]), "{origin}");
+        }
+        assert!(!asked(Method::POST, &[host, ("sec-fetch-site", "cross-site")]));
+        assert!(!asked(Method::POST, &[("origin", "http://evil.example")]));
+        assert!(
+            asked(Method::GET, &[host, ("origin", "http://evil.example")]),
+            "reading needs CORS, which is not given"
+        );
+    }
+}

@@ -1,0 +1,72 @@
+//! Commands that ask a running node by its admin interface.
+
+use serde_json::Value;
+
+use crate::admin::client::{self, Answer, ClientError, encoded};
+
+use super::{Admin, Explain, Flush, NO, UNREACHABLE, WRONG, print, show};
+
+/// `sbe status`
+pub fn status(admin: &Admin) -> u8 {
+    ask(admin, "GET", "/api/v1/status", show::status)
+}
+
+/// `sbe peers`
+pub fn peers(admin: &Admin) -> u8 {
+    ask(admin, "GET", "/api/v1/peers", show::peers)
+}
+
+/// `sbe explain CALL-ID`
+pub fn explain(args: &Explain) -> u8 {
+    ask(&args.admin, "GET", &format!("/api/v1/calls/{}", encoded(&args.call_id)), show::explanation)
+}
+
+/// `sbe drain`, `sbe undrain`
+pub fn drain(admin: &Admin, drain: bool) -> u8 {
+    let path = if drain { "/api/v1/drain" } else { "/api/v1/undrain" };
+    ask(admin, "POST", path, show::drain)
+}
+
+/// `sbe flush [NAME]`
+pub fn flush(args: &Flush) -> u8 {
+    let path = match &args.name {
+        Some(name) => format!("/api/v1/dns/{}", encoded(name)),
+        None => "/api/v1/dns".to_owned(),
+    };
+    ask(&args.admin, "DELETE", &path, |_| "flushed\n".to_owned())
+}
+
+/// `sbe reload`
+pub fn reload(admin: &Admin) -> u8 {
+    ask(admin, "POST", "/api/v1/reload", show::reload)
+}
+
+fn ask(admin: &Admin, method: &str, path: &str, show: impl Fn(&Value) -> String) -> u8 {
+    match client::Admin::new(&admin.admin).and_then(|node| node.ask(method, path)) {
+        Ok(answer) => tell(&answer, admin.json, show),
+        Err(error) => {
+            eprintln!("{error}");
+            if matches!(error, ClientError::Url(_)) { WRONG } else { UNREACHABLE }
+        }
+    }
+}
+
+/// Prints an answer. An error's JSON goes to the standard output too, if JSON was asked for.
+fn tell(answer: &Answer, json: bool, show: impl Fn(&Value) -> String) -> u8 {
+    let Ok(value) = serde_json::from_slice::<Value>(&answer.body) else {
+        eprintln!("the answer (status {}) is not JSON: is this sbe's admin interface?", answer.status);
+        return UNREACHABLE;
+    };
+    let good = (200..300).contains(&answer.status);
+    if json {
+        print(&format!("{}\n", serde_json::to_string_pretty(&value).unwrap_or_default()));
+    } else if good {
+        print(&show(&value));
+    } else {
+        eprintln!("{}", show::plain(&value["error"]));
+        for error in value["errors"].as_array().into_iter().flatten() {
+            eprintln!("{}", show::plain(error));
+        }
+    }
+    if good { 0 } else { NO }
+}

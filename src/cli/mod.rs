@@ -1,0 +1,167 @@
+//! The command line.
+//!
+//! Exit status: 0 done; 1 the answer is no (no candidate, no such call, the action failed); 2 the command
+//! line or the configuration is wrong; 3 the running node cannot be reached.
+
+mod ask;
+mod check;
+mod resolve;
+mod run;
+mod show;
+#[cfg(test)]
+mod tests;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// The answer is no.
+const NO: u8 = 1;
+/// The command line or the configuration is wrong.
+const WRONG: u8 = 2;
+/// The running node cannot be reached.
+const UNREACHABLE: u8 = 3;
+
+const EXIT_STATUS: &str = "Exit status: 0 done; 1 the answer is no (no candidate, no such call, an action that failed); \
+2 the command line or the configuration is wrong; 3 the running node cannot be reached.";
+
+/// A SIP peering border element: a stateful SIP proxy between a provider's core and its peers.
+#[derive(Debug, Parser)]
+#[command(name = "sbe", version, about, after_help = EXIT_STATUS, propagate_version = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the border element in the foreground
+    ///
+    /// Prints one line per listener, then "ready", once it accepts traffic. SIGTERM and SIGINT: refuse new
+    /// requests, wait for those under way (at most runtime.drain_timeout), exit 0; a second signal exits at
+    /// once. SIGHUP: read the configuration again, and keep the old one if it has errors.
+    Run(ConfigFile),
+    /// Check a configuration without running it
+    ///
+    /// Prints every error as FILE:LINE:COLUMN: what is wrong, and what would be right. Warnings do not
+    /// change the exit status.
+    Check(ConfigFile),
+    /// Show how a SIP, SIPS or tel URI would be located
+    ///
+    /// Shows each DNS step with its TTL and outcome, the candidates in order, and what was left out and why.
+    /// Asks the DNS itself, so that it needs no running node; health is not known here (a running node
+    /// tells: /api/v1/resolve?uri=URI).
+    Resolve(Resolve),
+    /// Show the state of a running node
+    Status(Admin),
+    /// Show the peers of a running node, their instances and how these stand
+    Peers(Admin),
+    /// Show why a recent call went where it went
+    ///
+    /// Who sent it, by which rule it was routed, what was looked up, the candidates in order, and each
+    /// attempt with its outcome and times. Call-IDs are matched whole.
+    Explain(Explain),
+    /// Refuse new requests on a running node, and go on with those under way
+    Drain(Admin),
+    /// Accept new requests again
+    Undrain(Admin),
+    /// Forget what the DNS said
+    Flush(Flush),
+    /// Make a running node read its configuration again
+    Reload(Admin),
+}
+
+/// `--config`
+#[derive(Debug, Args)]
+pub struct ConfigFile {
+    /// Configuration file [default: config/sbe.toml, else /etc/sbe/sbe.toml]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+}
+
+/// `resolve`
+#[derive(Debug, Args)]
+pub struct Resolve {
+    /// The URI, for example sip:example.com
+    pub uri: String,
+    /// Configuration file [default: config/sbe.toml, else /etc/sbe/sbe.toml, else listeners of all
+    /// transports on both sides are assumed]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Name server to ask instead of those of the configuration or the system
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = name_server)]
+    pub server: Option<SocketAddr>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Where the running node is, and how to print.
+#[derive(Debug, Args)]
+pub struct Admin {
+    /// Admin interface of the node
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9060")]
+    pub admin: String,
+    /// Print JSON as the node gives it
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `explain`
+#[derive(Debug, Args)]
+pub struct Explain {
+    /// The Call-ID
+    #[arg(allow_hyphen_values = true)]
+    pub call_id: String,
+    /// Where the node is.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+/// `flush`
+#[derive(Debug, Args)]
+pub struct Flush {
+    /// This name and all below it [default: everything]
+    pub name: Option<String>,
+    /// Where the node is.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+/// An address with or without a port.
+fn name_server(text: &str) -> Result<SocketAddr, String> {
+    let addr = |t: &str| t.parse::<IpAddr>().ok().map(|ip| SocketAddr::new(ip, 53));
+    let bare = text.strip_prefix('[').and_then(|t| t.strip_suffix(']')).unwrap_or(text);
+    text.parse()
+        .ok()
+        .or_else(|| addr(bare))
+        .ok_or_else(|| "write an address and a port, for example 127.0.0.1:53".to_owned())
+}
+
+/// Carries out a command.
+pub fn run(cli: Cli) -> ExitCode {
+    let status = match cli.command {
+        Command::Run(args) => run::run(args.config.as_deref()),
+        Command::Check(args) => check::check(args.config.as_deref()),
+        Command::Resolve(args) => resolve::resolve(&args),
+        Command::Status(admin) => ask::status(&admin),
+        Command::Peers(admin) => ask::peers(&admin),
+        Command::Explain(args) => ask::explain(&args),
+        Command::Drain(admin) => ask::drain(&admin, true),
+        Command::Undrain(admin) => ask::drain(&admin, false),
+        Command::Flush(args) => ask::flush(&args),
+        Command::Reload(admin) => ask::reload(&admin),
+    };
+    ExitCode::from(status)
+}
+
+/// Prints to the standard output. That nobody reads it (a closed pipe) is no error.
+fn print(text: &str) {
+    use std::io::Write;
+    let mut out = std::io::stdout().lock();
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+}

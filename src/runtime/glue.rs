@@ -1,0 +1,43 @@
+//! The shard behind the sockets, and the resolver beside it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use crate::location::{LocateKey, Located};
+use crate::shard::{Input, Output};
+
+use super::dns::Resolver;
+use super::element::{BoxFuture, Element, Locator};
+
+impl Locator for Resolver {
+    fn locate_cached(&self, key: &LocateKey, now: Instant) -> Option<Arc<Located>> {
+        Resolver::locate_cached(self, key, now)
+    }
+
+    fn locate(&self, key: Arc<LocateKey>) -> BoxFuture<Arc<Located>> {
+        let resolver = self.clone();
+        Box::pin(async move { resolver.locate(LocateKey::clone(&key)).await })
+    }
+}
+
+impl Element for crate::shard::Shard {
+    fn handle_input(&mut self, now: Instant, input: Input<'_>) {
+        crate::shard::Shard::handle_input(self, now, input);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        crate::shard::Shard::handle_timeout(self, now);
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        crate::shard::Shard::poll_output(self)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        crate::shard::Shard::poll_timeout(self)
+    }
+
+    fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize {
+        crate::shard::shard_of(bytes, secret, shards)
+    }
+}

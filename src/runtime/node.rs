@@ -1,0 +1,535 @@
+//! A whole node: configuration, shards, sockets, DNS and probes, started, reloaded and drained together.
+//!
+//! What is asked of the shards is copied out under their locks and worked on outside.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use arc_swap::ArcSwap;
+use rand::TryRng;
+use rand::rngs::SysRng;
+
+use crate::config::{self, Config, ConfigError, Listen, Realm, Warning};
+use crate::flow::PeerId;
+use crate::location::{Instance, Standing};
+use crate::peering::Ledger;
+use crate::proxy::Policy;
+use crate::proxy::decision::Record;
+use crate::shard::{Seeds, Shard, Stats, Update};
+
+use super::dns::{EnabledByRealm, Resolver};
+use super::{Counters, Handle, StartError, probe, secret, start, workers};
+
+/// Most instances listed.
+const MAX_LISTED: usize = 4096;
+
+/// Why a node could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The sockets or threads.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// `dialog_secret_file`.
+    #[error(transparent)]
+    Secret(#[from] secret::SecretError),
+    /// The system's random numbers.
+    #[error("no random numbers from the system: {0}")]
+    Random(String),
+}
+
+/// Why a configuration was not taken over. The one in force stays.
+#[derive(Debug, thiserror::Error)]
+pub enum ReloadError {
+    /// The node was not started from a file.
+    #[error("this node was not started from a file")]
+    NoFile,
+    /// It has errors.
+    #[error("the configuration has {} errors", .0.len())]
+    Config(Vec<ConfigError>),
+}
+
+/// What a reload has done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reloaded {
+    /// Warnings about the new configuration.
+    pub warnings: Vec<Warning>,
+    /// Changes that take a restart to apply; the old values stay in force.
+    pub restart_needed: Vec<&'static str>,
+}
+
+/// An instance of a peer (`None`: the core's) and how it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// Whose.
+    pub peer: Option<PeerId>,
+    /// Which.
+    pub instance: Instance,
+    /// How it stands; on several shards, the worst.
+    pub standing: Standing,
+    /// It is probed.
+    pub probed: bool,
+}
+
+/// Live transactions and the like, of all shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Live {
+    /// Server transactions.
+    pub servers: usize,
+    /// Client transactions.
+    pub clients: usize,
+    /// Server transactions without a final response.
+    pub open: usize,
+    /// Response contexts, lingering ones included.
+    pub contexts: usize,
+    /// Calls counted.
+    pub calls: usize,
+    /// Timers armed.
+    pub timers: usize,
+}
+
+/// A running node. The last owner's drop ends it, without waiting for calls: draining comes before that.
+pub struct Node {
+    handle: Handle<Shard>,
+    resolver: Resolver,
+    ledger: Arc<Ledger>,
+    dialog_secret: [u8; 16],
+    policy: ArcSwap<Policy>,
+    path: Option<PathBuf>,
+    started: Instant,
+    started_at: SystemTime,
+    draining: AtomicBool,
+    ready: AtomicBool,
+    reloads: [AtomicU64; 2],
+    /// Held while a configuration is taken over.
+    reloading: Mutex<()>,
+    probed: ArcSwap<Vec<(PeerId, Instance)>>,
+    /// Tells the prober of a new policy.
+    policy_changed: Arc<tokio::sync::Notify>,
+}
+
+impl Node {
+    /// Starts everything: when this returns, traffic is accepted. DNS queries and probes run on `tokio`.
+    /// `path`: where [`Node::reload`] reads a new configuration.
+    ///
+    /// # Errors
+    /// Sockets, threads, the secret's file, or no randomness; nothing is left running then.
+    pub fn start(
+        config: Config,
+        path: Option<PathBuf>,
+        tokio: &tokio::runtime::Handle,
+    ) -> Result<Arc<Self>, NodeError> {
+        let dialog_secret = match &config.sip.dialog_secret_file {
+            Some(file) => secret::read(file)?,
+            None => random()?,
+        };
+        let config = Arc::new(config);
+        let ledger = Arc::new(Ledger::new(Instant::now()));
+        let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), dialog_secret, None));
+        let resolver = Resolver::new(&config.dns, enabled(&policy), config.limits.dns_entries, tokio.clone());
+        let [secret] = random_words::<1>()?;
+        let shards = shards(&policy, secret)?;
+        let handle = start(&config, shards, Arc::new(resolver.clone()), secret)?;
+        let node = Arc::new(Self {
+            policy: ArcSwap::new(Arc::clone(&policy)),
+            handle,
+            resolver,
+            ledger,
+            dialog_secret,
+            path,
+            started: Instant::now(),
+            started_at: SystemTime::now(),
+            draining: AtomicBool::new(false),
+            ready: AtomicBool::new(false),
+            reloads: Default::default(),
+            reloading: Mutex::default(),
+            probed: ArcSwap::default(),
+            policy_changed: Arc::default(),
+        });
+        if node.handle.listeners() != config.listen {
+            // Port 0 has become a real one, which belongs into Via and Record-Route.
+            let config = Config { listen: node.handle.listeners().to_vec(), ..Config::clone(&config) };
+            node.take_over(config);
+        } else {
+            node.name_peers(&policy);
+        }
+        tokio.spawn(probe::run(Arc::downgrade(&node), Arc::clone(&node.policy_changed), random()?));
+        Ok(node)
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> Arc<Policy> {
+        self.policy.load_full()
+    }
+
+    /// The listeners with the addresses they are bound to, in file order.
+    pub fn listeners(&self) -> &[Listen] {
+        self.handle.listeners()
+    }
+
+    /// The resolver.
+    pub fn resolver(&self) -> &Resolver {
+        &self.resolver
+    }
+
+    /// Calls and rates of the peers.
+    pub fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// What the sockets have counted.
+    pub fn counters(&self) -> &Counters {
+        self.handle.counters()
+    }
+
+    /// The configuration file.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// When it was started.
+    pub const fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// The wall clock's time of a moment.
+    pub fn wall_clock(&self, at: Instant) -> SystemTime {
+        match at.checked_duration_since(self.started) {
+            Some(after) => self.started_at + after,
+            None => self.started_at - self.started.saturating_duration_since(at),
+        }
+    }
+
+    /// Number of shards, and so of workers.
+    pub fn shards(&self) -> usize {
+        self.handle.shards()
+    }
+
+    /// Begins or ends draining (rule 12).
+    pub fn drain(&self, drain: bool) {
+        if self.draining.swap(drain, Ordering::Relaxed) != drain {
+            tracing::info!(
+                draining = drain,
+                "{}",
+                if drain { "draining" } else { "accepting requests again" }
+            );
+        }
+        self.handle.update(&Update::Drain(drain));
+    }
+
+    /// True while draining.
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Everything has been started that belongs to it: it may be told so to load balancers.
+    pub fn set_ready(&self) {
+        self.ready.store(true, Ordering::Relaxed);
+    }
+
+    /// Why it should get no new requests; `None`: it should.
+    pub fn unready(&self) -> Option<&'static str> {
+        if self.is_draining() {
+            Some("draining")
+        } else if !self.ready.load(Ordering::Relaxed) {
+            Some("starting")
+        } else {
+            None
+        }
+    }
+
+    /// Configurations taken over and refused since the start.
+    pub fn reloads(&self) -> [u64; 2] {
+        [0, 1].map(|i| self.reloads.get(i).map_or(0, |n: &AtomicU64| n.load(Ordering::Relaxed)))
+    }
+
+    /// Reads the configuration file again and takes it over as a whole, or not at all. Reads files: may block.
+    ///
+    /// # Errors
+    /// There is no file, or it has errors.
+    pub fn reload(&self) -> Result<Reloaded, ReloadError> {
+        let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcome = self.try_reload();
+        let count = self.reloads.get(usize::from(outcome.is_err()));
+        if let Some(count) = count {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        match &outcome {
+            Ok(reloaded) => {
+                for warning in &reloaded.warnings {
+                    tracing::warn!("{warning}");
+                }
+                let restart_needed = reloaded.restart_needed.join(", ");
+                if restart_needed.is_empty() {
+                    tracing::info!("configuration reloaded");
+                } else {
+                    tracing::warn!(restart_needed, "configuration reloaded, some of it needs a restart");
+                }
+            }
+            Err(ReloadError::NoFile) => tracing::error!("nothing to reload: not started from a file"),
+            Err(ReloadError::Config(errors)) => {
+                for error in errors {
+                    tracing::error!("{error}");
+                }
+                tracing::error!(
+                    errors = errors.len(),
+                    "the configuration is not taken over, the old one stays"
+                );
+            }
+        }
+        outcome
+    }
+
+    fn try_reload(&self) -> Result<Reloaded, ReloadError> {
+        let path = self.path.as_deref().ok_or(ReloadError::NoFile)?;
+        let (config, warnings) = config::load(path).map_err(ReloadError::Config)?;
+        let restart_needed = self.take_over(config);
+        Ok(Reloaded { warnings, restart_needed })
+    }
+
+    /// Puts a configuration in force as far as that goes without a restart.
+    fn take_over(&self, mut config: Config) -> Vec<&'static str> {
+        let before = self.policy();
+        let restart_needed = keep_fixed(&mut config, &before.config, self.handle.listeners());
+        let config = Arc::new(config);
+        let policy = Arc::new(Policy::new(
+            Arc::clone(&config),
+            Arc::clone(&self.ledger),
+            self.dialog_secret,
+            Some(&before),
+        ));
+        self.policy.store(Arc::clone(&policy));
+        self.name_peers(&policy);
+        self.resolver.set_enabled(enabled(&policy));
+        self.resolver.reconfigure(&config.dns);
+        self.handle.update(&Update::Policy(policy));
+        self.policy_changed.notify_one();
+        restart_needed
+    }
+
+    fn name_peers(&self, policy: &Policy) {
+        let names = (0..policy.peers.len()).map(|at| {
+            let peer = u16::try_from(at).ok().map(PeerId);
+            Arc::from(policy.peer_name(peer))
+        });
+        self.handle.name_peers(names.collect());
+    }
+
+    /// The counters of all shards.
+    pub fn stats(&self) -> Stats {
+        let mut sum = Stats::default();
+        for stats in self.each(|shard| shard.stats().clone()) {
+            sum.merge(&stats);
+        }
+        sum
+    }
+
+    /// What is under way.
+    pub fn live(&self) -> Live {
+        let all = self.each(|shard| {
+            let (servers, clients) = shard.transactions();
+            Live {
+                servers,
+                clients,
+                open: shard.open(),
+                contexts: shard.contexts(),
+                calls: shard.calls(),
+                timers: shard.timers(),
+            }
+        });
+        all.into_iter().fold(Live::default(), |sum, one| Live {
+            servers: sum.servers + one.servers,
+            clients: sum.clients + one.clients,
+            open: sum.open + one.open,
+            contexts: sum.contexts + one.contexts,
+            calls: sum.calls + one.calls,
+            timers: sum.timers + one.timers,
+        })
+    }
+
+    /// Server transactions that still owe a final response.
+    pub fn open(&self) -> usize {
+        self.each(|shard| shard.open()).into_iter().sum()
+    }
+
+    /// Instances of which something is remembered, with the worst standing of all shards.
+    pub fn health(&self, now: Instant) -> BTreeMap<Instance, Standing> {
+        let mut worst: BTreeMap<Instance, Standing> = BTreeMap::new();
+        for (instance, standing) in self.each(|shard| shard.health(now)).into_iter().flatten() {
+            let known = worst.entry(instance).or_insert(standing);
+            if badness(&standing) > badness(known) {
+                *known = standing;
+            }
+        }
+        worst
+    }
+
+    /// The instances that were located for calls within the last hour, or are probed; by peer, then instance.
+    pub fn instances(&self, now: Instant) -> Vec<Listed> {
+        let health = self.health(now);
+        let mut all: BTreeMap<(Option<PeerId>, Instance), bool> = BTreeMap::new();
+        for (peer, instance) in self.probed.load().iter() {
+            all.insert((Some(*peer), *instance), true);
+        }
+        for (peer, located) in self.stats().locations(now) {
+            for instance in located.instances() {
+                if all.len() >= MAX_LISTED {
+                    break;
+                }
+                all.entry((peer, instance)).or_insert(false);
+            }
+        }
+        all.into_iter()
+            .map(|((peer, instance), probed)| Listed {
+                peer,
+                instance,
+                standing: health.get(&instance).copied().unwrap_or(Standing::Up),
+                probed,
+            })
+            .collect()
+    }
+
+    /// The decision records of a Call-ID, oldest first.
+    pub fn records(&self, call_id: &[u8]) -> Vec<Record> {
+        let mut all: Vec<Record> = self.each(|shard| shard.records(call_id)).into_iter().flatten().collect();
+        all.sort_by_key(|r| r.started);
+        all
+    }
+
+    /// The newest finished records, newest first.
+    pub fn recent(&self, most: usize) -> Vec<Record> {
+        let mut all: Vec<Record> = self.each(|shard| shard.recent(most)).into_iter().flatten().collect();
+        all.sort_by_key(|r| std::cmp::Reverse(r.started));
+        all.truncate(most);
+        all
+    }
+
+    /// Gives news to one shard, or to all of them.
+    pub(super) fn update(&self, shard: Option<usize>, update: Update) {
+        match shard {
+            Some(shard) => self.handle.update_one(shard, update),
+            None => self.handle.update(&update),
+        }
+    }
+
+    /// Takes note of what is probed.
+    pub(super) fn set_probed(&self, instances: Vec<(PeerId, Instance)>) {
+        self.probed.store(Arc::new(instances));
+    }
+
+    /// Asks every shard in turn.
+    fn each<R>(&self, ask: impl Fn(&mut Shard) -> R) -> Vec<R> {
+        (0..self.handle.shards()).filter_map(|at| self.handle.with_shard(at, &ask)).collect()
+    }
+}
+
+/// Order of standings, worse ones higher.
+fn badness(standing: &Standing) -> (u8, Option<Instant>) {
+    match standing {
+        Standing::Up => (0, None),
+        Standing::Trial => (1, None),
+        Standing::Down { until } => (2, Some(*until)),
+        Standing::ProbedDown => (3, None),
+    }
+}
+
+/// What each realm can send by.
+pub fn enabled(policy: &Policy) -> EnabledByRealm {
+    EnabledByRealm {
+        peering: policy.enabled(Realm::Peering).clone(),
+        core: policy.enabled(Realm::Core).clone(),
+        both: policy.enabled(Realm::Both).clone(),
+    }
+}
+
+/// Keeps what is fixed from the start on, and says which of it was to change.
+fn keep_fixed(config: &mut Config, before: &Config, bound: &[Listen]) -> Vec<&'static str> {
+    let mut changed = Vec::new();
+    let same = |l: &Listen, b: &Listen| {
+        let port = l.bind.port() == b.bind.port() || l.bind.port() == 0;
+        Listen { bind: b.bind, ..l.clone() } == *b && port && l.bind.ip() == b.bind.ip()
+    };
+    if config.listen.len() != bound.len() || !config.listen.iter().zip(bound).all(|(l, b)| same(l, b)) {
+        changed.push("[[listen]]");
+    }
+    config.listen = bound.to_vec();
+    let (sip, old) = (&mut config.sip, &before.sip);
+    let mut fixed = |name, differs: bool| {
+        if differs {
+            changed.push(name);
+        }
+    };
+    fixed("[tls]", config.tls != before.tls);
+    fixed("sip.idle_timeout", sip.idle_timeout != old.idle_timeout);
+    fixed("sip.message_timeout", sip.message_timeout != old.message_timeout);
+    fixed("sip.connect_timeout", sip.connect_timeout != old.connect_timeout);
+    fixed("sip.max_message", sip.max_message != old.max_message);
+    fixed("sip.max_headers", sip.max_headers != old.max_headers);
+    fixed("sip.max_header", sip.max_header != old.max_header);
+    fixed("sip.dialog_secret_file", sip.dialog_secret_file != old.dialog_secret_file);
+    fixed("runtime.workers", config.runtime.workers != before.runtime.workers);
+    fixed("limits.connections", config.limits.connections != before.limits.connections);
+    fixed("limits.write_queue", config.limits.write_queue != before.limits.write_queue);
+    fixed("limits.dns_entries", config.limits.dns_entries != before.limits.dns_entries);
+    fixed("[log]", config.log != before.log);
+    fixed("admin.bind", config.admin != before.admin);
+    sip.idle_timeout = old.idle_timeout;
+    sip.message_timeout = old.message_timeout;
+    sip.connect_timeout = old.connect_timeout;
+    sip.max_message = old.max_message;
+    sip.max_headers = old.max_headers;
+    sip.max_header = old.max_header;
+    sip.dialog_secret_file.clone_from(&old.dialog_secret_file);
+    config.tls.clone_from(&before.tls);
+    config.runtime.workers = before.runtime.workers;
+    config.limits.connections = before.limits.connections;
+    config.limits.write_queue = before.limits.write_queue;
+    config.limits.dns_entries = before.limits.dns_entries;
+    config.log.clone_from(&before.log);
+    config.admin = before.admin;
+    changed
+}
+
+/// One shard per worker; all secrets are drawn anew at every start.
+fn shards(policy: &Arc<Policy>, owner: u64) -> Result<Vec<Shard>, NodeError> {
+    let count = workers(&policy.config);
+    let (keys, call, loops) = (random_words()?, random_words()?, random_words()?);
+    (0..count)
+        .map(|id| {
+            let seeds = Seeds { seed: random()?, keys, call, loops, owner };
+            Ok(Shard::new(u16::try_from(id).unwrap_or(u16::MAX), count, Arc::clone(policy), &seeds))
+        })
+        .collect()
+}
+
+/// Octets from the system's generator.
+fn random<const N: usize>() -> Result<[u8; N], NodeError> {
+    let mut octets = [0; N];
+    SysRng.try_fill_bytes(&mut octets).map_err(|e| NodeError::Random(e.to_string()))?;
+    Ok(octets)
+}
+
+fn random_words<const N: usize>() -> Result<[u64; N], NodeError> {
+    let mut words = [0; N];
+    for word in &mut words {
+        *word = u64::from_ne_bytes(random()?);
+    }
+    Ok(words)
+}
+
+/// Waits until no server transaction lacks its final response, or for `most`. True: none does.
+pub async fn drained(node: &Node, most: Duration) -> bool {
+    let until = Instant::now() + most;
+    loop {
+        if node.open() == 0 {
+            return true;
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return false;
+        }
+        tokio::time::sleep(left.min(Duration::from_millis(20))).await;
+    }
+}

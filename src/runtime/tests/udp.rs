@@ -1,0 +1,188 @@
+//! Datagrams and what comes back instead of them.
+
+use std::net::UdpSocket;
+use std::sync::atomic::Ordering;
+
+use super::*;
+
+const UDP: &[(Transport, &str)] = &[(Transport::Udp, "127.0.0.1:0")];
+
+fn client() -> UdpSocket {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    socket
+}
+
+/// An address where nobody is any more.
+fn dead_address() -> SocketAddr {
+    UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+#[test]
+fn bursts_go_in_and_out_whole_and_each_datagram_once() {
+    let world = plan(UDP).workers(2).start(answering);
+    let client = client();
+    for burst in 0..20 {
+        for i in 0..100 {
+            client.send_to(&request(burst * 100 + i, "burst"), world.addr(0)).unwrap();
+        }
+        let mut answered = [false; 100];
+        let mut buffer = [0; 2048];
+        for _ in 0..100 {
+            let n = client.recv(&mut buffer).unwrap();
+            let text = String::from_utf8_lossy(&buffer[..n]).into_owned();
+            let id: usize = text.lines().find_map(|l| l.strip_prefix("Call-ID: ")).unwrap().parse().unwrap();
+            assert_eq!(buffer[..n], response_to(&request(id, "burst")));
+            assert!(!std::mem::replace(&mut answered[id - burst * 100], true), "{id} twice");
+        }
+    }
+}
+
+#[test]
+fn a_burst_costs_far_fewer_wake_ups_than_datagrams() {
+    let world = plan(UDP).start(silent);
+    let client = client();
+    // Nobody reads while the shard is held, so the burst is there at once when it is let go.
+    world.handle.with_shard(0, |_| {
+        for i in 0..128 {
+            client.send_to(&request(i, "burst"), world.addr(0)).unwrap();
+        }
+    });
+    world.record.wait_count(128, |s| matches!(s, Seen::Message { .. }));
+    let wakeups = world.handle.counters().udp_wakeups.load(Ordering::Relaxed);
+    assert!(wakeups <= 16, "{wakeups} wake-ups for 128 datagrams");
+}
+
+#[test]
+fn origin_tells_both_ends_also_behind_a_wildcard_bind() {
+    for (bind, to) in
+        [("127.0.0.1:0", "127.0.0.1"), ("0.0.0.0:0", "127.0.0.5"), ("[::1]:0", "::1"), ("[::]:0", "::1")]
+    {
+        let world = plan(&[(Transport::Udp, bind)]).start(answering);
+        let to = SocketAddr::new(to.parse().unwrap(), world.addr(0).port());
+        let client = UdpSocket::bind(SocketAddr::new(
+            if to.is_ipv4() { "127.0.0.1" } else { "::1" }.parse().unwrap(),
+            0,
+        ))
+        .unwrap();
+        client.send_to(&request(0, "where"), to).unwrap();
+        let (_, origin, _) = world.record.message("where");
+        assert_eq!((origin.local, origin.remote), (to, client.local_addr().unwrap()), "{bind}");
+        assert_eq!((origin.transport, origin.conn), (Transport::Udp, None));
+    }
+}
+
+#[test]
+fn both_families_share_a_port() {
+    let world = plan(&[(Transport::Udp, "0.0.0.0:0")]).start(silent);
+    let v6 = format!("[::]:{}", world.addr(0).port());
+    let other = plan(&[(Transport::Udp, &v6)]).start(silent);
+    assert_eq!(other.addr(0).port(), world.addr(0).port());
+}
+
+#[test]
+fn an_icmp_error_comes_back_with_the_start_of_the_request() {
+    for bind in ["127.0.0.1:0", "[::1]:0"] {
+        let world = plan(&[(Transport::Udp, bind)]).start(silent);
+        let dead = UdpSocket::bind(bind).unwrap().local_addr().unwrap();
+        let sent = request(0, "to nobody");
+        world.send(hop(Transport::Udp, 0, dead), &sent, Some(token(1)), true);
+        let (to, payload) = world.record.wait(|log| {
+            log.iter().find_map(|(_, s)| match s {
+                Seen::Undeliverable { to, payload } => Some((*to, payload.clone())),
+                _ => None,
+            })
+        });
+        assert_eq!(to, dead);
+        assert_eq!(payload, sent);
+    }
+}
+
+#[test]
+fn an_icmp_error_goes_to_the_shard_that_owns_the_call() {
+    let world = plan(UDP).workers(2).start(|s: &mut Scripted, _, seen: &Seen| {
+        if let Seen::Message { bytes, .. } = seen {
+            s.send(hop(Transport::Udp, 0, dead_address()), bytes.clone(), None, true);
+        }
+    });
+    let client = client();
+    for call in 0..10 {
+        client.send_to(&request(call, "pass on"), world.addr(0)).unwrap();
+    }
+    world.record.wait_count(10, |s| matches!(s, Seen::Undeliverable { .. }));
+    for (shard, seen) in world.record.0.0.lock().unwrap().iter() {
+        if let Seen::Undeliverable { payload, .. } = seen {
+            assert_eq!(*shard, Scripted::shard_of(payload, 0, 2));
+        }
+    }
+}
+
+#[test]
+fn icmp_errors_neither_stop_the_socket_nor_make_it_spin() {
+    let world = plan(UDP).start(answering);
+    let dead = dead_address();
+    let client = client();
+    let mut buffer = [0; 2048];
+    let counters = Arc::clone(world.handle.counters());
+    for round in 0..100 {
+        // A request and an answer of ours meet a closed port; real traffic goes on between them.
+        world.send(hop(Transport::Udp, 0, dead), &request(round, "to nobody"), None, true);
+        let gone = UdpSocket::bind("127.0.0.1:0").unwrap();
+        gone.send_to(&request(round, "and gone"), world.addr(0)).unwrap();
+        drop(gone);
+        client.send_to(&request(round, "alive"), world.addr(0)).unwrap();
+        client.recv(&mut buffer).unwrap();
+    }
+    world.until("errors are counted", |h| h.counters().icmp_errors.load(Ordering::Relaxed) >= 100);
+    let wakeups = counters.udp_wakeups.load(Ordering::Relaxed);
+    assert!(wakeups <= 1000, "{wakeups} wake-ups for 100 rounds");
+    // Errors that answers drew are nobody's business.
+    let strange =
+        |s: &Seen| matches!(s, Seen::Undeliverable { payload, .. } if payload.starts_with(b"SIP/2.0"));
+    assert_eq!(world.record.count(strange), 0);
+}
+
+#[test]
+fn a_datagram_too_large_fails_alone() {
+    let world = plan(UDP).start(answering);
+    let client = client();
+    let to = hop(Transport::Udp, 0, client.local_addr().unwrap());
+    world.send(to.clone(), &vec![b'x'; 66_000], Some(token(5)), true);
+    assert_eq!(world.record.failure(token(5)), SendFailure::TooLarge);
+    world.send(to, &vec![b'y'; 60_000], Some(token(6)), true);
+    let mut buffer = vec![0; 70_000];
+    assert_eq!(client.recv(&mut buffer).unwrap(), 60_000);
+    assert_eq!(world.handle.counters().dropped(DropReason::Oversize), 1);
+}
+
+#[test]
+fn an_unreachable_destination_fails_at_once() {
+    let world = plan(UDP).start(silent);
+    // A loopback source cannot reach another network, so the kernel refuses.
+    world.send(
+        hop(Transport::Udp, 0, "192.0.2.1:5060".parse().unwrap()),
+        &request(0, "far"),
+        Some(token(9)),
+        true,
+    );
+    assert!(matches!(world.record.failure(token(9)), SendFailure::Local | SendFailure::Icmp));
+}
+
+#[test]
+fn a_hop_without_a_socket_fails_as_a_local_error() {
+    let world = plan(UDP).start(silent);
+    world.send(
+        hop(Transport::Udp, 7, "127.0.0.1:9".parse().unwrap()),
+        &request(0, "x"),
+        Some(token(3)),
+        true,
+    );
+    assert_eq!(world.record.failure(token(3)), SendFailure::Local);
+    world.send(
+        hop(Transport::Tls, 0, "127.0.0.1:9".parse().unwrap()),
+        &request(0, "x"),
+        Some(token(4)),
+        true,
+    );
+    assert_eq!(world.record.failure(token(4)), SendFailure::Tls);
+}
