@@ -32,6 +32,8 @@ pub struct Tx {
     /// A 2xx has come from an attempt that was surely alive; from any.
     pub accepted: bool,
     pub maybe_accepted: bool,
+    /// It may have begun anew.
+    pub may_be_new: bool,
 }
 
 /// A client transaction of the element.
@@ -42,7 +44,8 @@ pub struct Attempt {
     pub to: Instance,
     pub listener: u16,
     pub sent: Instant,
-    pub conn: Option<ConnId>,
+    /// Its connection, and whether that had been open before.
+    pub conn: Option<(ConnId, bool)>,
     /// The first provisional, and the last one above 100.
     pub provisional: Option<Instant>,
     pub rang: Option<Instant>,
@@ -166,12 +169,11 @@ impl Check {
             return;
         }
         let key = (branch, msg.method().to_string());
-        if let Some(tx) = self.by_request.get(&key) {
+        if let Some(tx) = self.by_request.get(&key).copied() {
             // After a jump a transaction may have ended while its sender still repeats the request.
-            let age = now.saturating_duration_since(self.txs[*tx].came);
-            if !self.jumped || age < self.least(|p| p.timers.timeout().min(p.timers.t4)) {
-                return;
-            }
+            let age = now.saturating_duration_since(self.txs[tx].came);
+            self.txs[tx].may_be_new |= self.jumped && age >= self.least(|p| p.timers.timeout().min(p.timers.t4));
+            return;
         }
         if key.1 == "CANCEL"
             && let Some(&invite) = self.by_request.get(&(key.0.clone(), "INVITE".to_string()))
@@ -189,7 +191,17 @@ impl Check {
             received: Vec::new(),
             accepted: false,
             maybe_accepted: false,
+            may_be_new: false,
         });
+    }
+
+    /// A transaction that has begun anew: what was is forgotten.
+    pub fn renew(&mut self, tx: usize) {
+        let tx = &mut self.txs[tx];
+        tx.may_be_new = false;
+        tx.cancelled = false;
+        tx.finals.clear();
+        tx.attempts.clear();
     }
 
     fn cancel_received(&mut self, now: Instant, invite: usize) {
@@ -207,9 +219,9 @@ impl Check {
     }
 
     /// A send of this token went to this connection.
-    pub fn on_conn(&mut self, token: SendToken, conn: ConnId) {
+    pub fn on_conn(&mut self, token: SendToken, conn: ConnId, reused: bool) {
         if let Some(at) = self.tokens.get(&token.0) {
-            self.attempts[*at].conn = Some(conn);
+            self.attempts[*at].conn = Some((conn, reused));
         }
     }
 
@@ -232,9 +244,11 @@ impl Check {
 
     pub fn conn_closed(&mut self, _now: Instant, conn: ConnId) {
         for at in 0..self.attempts.len() {
-            if self.attempts[at].conn == Some(conn) {
+            if let Some((id, reused)) = self.attempts[at].conn
+                && id == conn
+            {
                 self.attempts[at].conn = None;
-                self.fail(at, SendFailure::Closed { reused: false });
+                self.fail(at, SendFailure::Closed { reused });
             }
         }
     }
@@ -334,6 +348,13 @@ impl Check {
         let to = Instance { transport: send.hop.transport, addr: send.hop.remote };
         let request = self.txs[tx].request.clone();
         let own = request.uri().ends_with("@example.com");
+        if self.txs[tx].may_be_new {
+            let last = self.txs[tx].attempts.last().map(|at| &self.attempts[*at]);
+            let over = !self.txs[tx].finals.is_empty();
+            if over || last.is_none_or(|a| a.final_.is_none() || a.to == to) {
+                self.renew(tx);
+            }
+        }
         check_request(&request, &msg, own, Self::strips(&request));
         assert!(!self.txs[tx].cancelled, "a new attempt after CANCEL");
         assert!(self.txs[tx].finals.is_empty(), "a new attempt after the final response");
