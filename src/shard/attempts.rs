@@ -200,7 +200,10 @@ impl Core {
         live.pass = if large && has_stream { Pass::Streams } else { Pass::Any };
         live.selection = Some(Selection::new(merged, live.seed, policy.config.dns.srv_selection));
         // The last server of the party before was silent when this was asked for; it may have spoken since.
-        let kept = context.attempts.iter().any(|a| a.stage == Stage::Live && a.answered && !matches!(a.client, Client::Gone));
+        let kept = context
+            .attempts
+            .iter()
+            .any(|a| a.stage == Stage::Live && a.answered && !matches!(a.client, Client::Gone));
         if !kept {
             self.next(now, handle, context);
         }

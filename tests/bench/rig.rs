@@ -164,7 +164,13 @@ impl Rig {
     /// A new one; the same each time.
     pub fn new() -> Self {
         let now = Instant::now();
-        let seeds = Seeds { seed: [1; 32], keys: [1, 2, 3, 4, 5, 6, 7, 8], call: [1, 2, 3, 4], loops: [5, 6] };
+        let seeds = Seeds {
+            seed: [1; 32],
+            keys: [1, 2, 3, 4, 5, 6, 7, 8],
+            call: [1, 2, 3, 4],
+            loops: [5, 6],
+            owner: 7,
+        };
         Self {
             shard: Shard::new(0, 1, policy(now), &seeds),
             now,

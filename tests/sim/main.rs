@@ -6,6 +6,6 @@ mod basics;
 mod failover;
 mod msg;
 mod rig;
-mod zone;
 mod seeds;
 mod world;
+mod zone;

@@ -21,7 +21,9 @@ fn run(seed: u64) -> Report {
     match catch_unwind(AssertUnwindSafe(|| World::new(Plan::new(seed)).run())) {
         Ok(report) => report,
         Err(cause) => {
-            eprintln!("seed {seed} failed; again: SIM_SEED={seed} SIM_TRACE=1 cargo test --test sim one_seed -- --nocapture");
+            eprintln!(
+                "seed {seed} failed; again: SIM_SEED={seed} SIM_TRACE=1 cargo test --test sim one_seed -- --nocapture"
+            );
             resume_unwind(cause)
         }
     }
@@ -73,7 +75,9 @@ fn the_invariants_hold_whatever_goes_wrong() {
     assert!(failed.is_empty(), "failing seeds: {failed:?}");
     // The worlds are not dull.
     let often = |n: u64| n * 10 >= count;
-    for n in [total.answered, total.failed, total.cancelled, total.failovers, total.late_answers, total.late_rings] {
+    for n in
+        [total.answered, total.failed, total.cancelled, total.failovers, total.late_answers, total.late_rings]
+    {
         assert!(count < 200 || often(n), "{total:?}");
     }
 }

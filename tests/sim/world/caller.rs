@@ -119,14 +119,20 @@ impl Caller {
             request.vias = vec![format!("SIP/2.0/UDP {} ; branch = z9hG4bK{branch}", self.path.from)];
         }
         if self.n % 5 == 2 {
-            request.vias.push("SIP/2.0/TCP inner.example.com;branch=z9hG4bKinner, SIP/2.0/UDP 1.2.3.4".into());
+            request
+                .vias
+                .push("SIP/2.0/TCP inner.example.com;branch=z9hG4bKinner, SIP/2.0/UDP 1.2.3.4".into());
         }
         if self.n % 7 == 3 {
             request.max_forwards = None;
         }
         request.extra.push(format!("X-Sim: {}", self.job.script));
         request.extra.extend(odd_rows(self.job.at / MS + self.n as u64 * 37));
-        request.body = if self.job.large { vec![b'z'; 1500] } else { vec![0, 1, b'\r', b'\n', b'\r', b'\n', 0xff, b'v'] };
+        request.body = if self.job.large {
+            vec![b'z'; 1500]
+        } else {
+            vec![0, 1, b'\r', b'\n', b'\r', b'\n', 0xff, b'v']
+        };
         if method == "INVITE" {
             self.invite = Some((self.clients.len(), request.clone()));
             if let JobKind::Call { cancel: Some(after), .. } = self.job.kind {

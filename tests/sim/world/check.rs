@@ -129,11 +129,12 @@ impl Check {
 
     fn fails_over(policy: &Policy, to: SocketAddr, status: u16) -> bool {
         let party = policy.sources.find(to.ip());
-        party.map_or(&policy.config.sip.failover_codes, |p| match p.peer().and_then(|p| policy.peer(p)) {
-            Some(peer) => &peer.failover_codes,
-            None => &policy.config.sip.failover_codes,
-        })
-        .contains(&status)
+        party
+            .map_or(&policy.config.sip.failover_codes, |p| match p.peer().and_then(|p| policy.peer(p)) {
+                Some(peer) => &peer.failover_codes,
+                None => &policy.config.sip.failover_codes,
+            })
+            .contains(&status)
     }
 
     /// Whether a client transaction surely still takes responses.
@@ -172,7 +173,8 @@ impl Check {
         if let Some(tx) = self.by_request.get(&key).copied() {
             // After a jump a transaction may have ended while its sender still repeats the request.
             let age = now.saturating_duration_since(self.txs[tx].came);
-            self.txs[tx].may_be_new |= self.jumped && age >= self.least(|p| p.timers.timeout().min(p.timers.t4));
+            self.txs[tx].may_be_new |=
+                self.jumped && age >= self.least(|p| p.timers.timeout().min(p.timers.t4));
             return;
         }
         if key.1 == "CANCEL"
@@ -234,7 +236,8 @@ impl Check {
     pub fn icmp(&mut self, _now: Instant, to: SocketAddr, payload: &[u8]) {
         let text = String::from_utf8_lossy(payload);
         let whole = text.split_once("\r\n").map_or("", |(_, rest)| rest);
-        let branch = whole.split_once(";branch=").map_or("", |(_, b)| b.split(['\r', ';']).next().unwrap_or(""));
+        let branch =
+            whole.split_once(";branch=").map_or("", |(_, b)| b.split(['\r', ';']).next().unwrap_or(""));
         if let Some(at) = self.by_branch.get(branch).copied()
             && self.attempts[at].to.addr == to
         {
@@ -307,7 +310,12 @@ impl Check {
             // That for a failure whose transaction was gone already: it cannot be told from one for a 2xx.
             return;
         }
-        assert!(came.uri().contains(&hop.remote.to_string()), "an ACK for {} went to {}", came.uri(), hop.remote);
+        assert!(
+            came.uri().contains(&hop.remote.to_string()),
+            "an ACK for {} went to {}",
+            came.uri(),
+            hop.remote
+        );
     }
 
     fn cancel_sent(&mut self, now: Instant, at: usize, hop: &Hop, msg: &Msg) {
@@ -324,7 +332,10 @@ impl Check {
         let tx = &self.txs[a.tx];
         let since = a.rang.unwrap_or(a.sent);
         let timer_c = now >= since + self.timer_c();
-        assert!(tx.cancelled || a.abandoned || tx.maybe_accepted || timer_c, "a CANCEL that nobody asked for");
+        assert!(
+            tx.cancelled || a.abandoned || tx.maybe_accepted || timer_c,
+            "a CANCEL that nobody asked for"
+        );
         self.attempts[at].cancel = Some((now, msg.raw.clone()));
         self.expect.retain(|e| *e != Expect::Cancel(at));
     }
@@ -344,7 +355,8 @@ impl Check {
 
     fn attempt_begun(&mut self, now: Instant, shard: &Shard, send: &Send, msg: Msg) {
         let key = (msg.branch(1), msg.method().to_string());
-        let tx = *self.by_request.get(&key).unwrap_or_else(|| panic!("a request out of nothing: {}", msg.start));
+        let tx =
+            *self.by_request.get(&key).unwrap_or_else(|| panic!("a request out of nothing: {}", msg.start));
         let to = Instance { transport: send.hop.transport, addr: send.hop.remote };
         let request = self.txs[tx].request.clone();
         let own = request.uri().ends_with("@example.com");
@@ -415,7 +427,8 @@ impl Check {
             let again = tx.attempts.iter().any(|at| self.attempts[*at].to == *to);
             assert!(!again, "{to} was tried twice");
             let most = policy.config.sip.max_tries as usize;
-            let second = |at: &&usize| self.attempts[**at].failed == Some(SendFailure::Closed { reused: true });
+            let second =
+                |at: &&usize| self.attempts[**at].failed == Some(SendFailure::Closed { reused: true });
             let tries = tx.attempts.len() - tx.attempts.iter().filter(second).count();
             assert!(tries < most, "more than {most} tries");
         }
@@ -449,9 +462,13 @@ impl Check {
     pub fn step_end(&mut self) {
         if let Some(expect) = self.expect.first() {
             match expect {
-                Expect::Ack(at) => panic!("no ACK for the {:?} of {}", self.attempts[*at].final_, self.attempts[*at].to),
+                Expect::Ack(at) => {
+                    panic!("no ACK for the {:?} of {}", self.attempts[*at].final_, self.attempts[*at].to)
+                }
                 Expect::Cancel(at) => panic!("no CANCEL for the INVITE at {}", self.attempts[*at].to),
-                Expect::Up(_, bytes) => panic!("this did not go upstream:\n{}", String::from_utf8_lossy(bytes)),
+                Expect::Up(_, bytes) => {
+                    panic!("this did not go upstream:\n{}", String::from_utf8_lossy(bytes))
+                }
             }
         }
     }

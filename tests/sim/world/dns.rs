@@ -37,7 +37,15 @@ pub struct Done {
 
 impl Dns {
     pub fn new(zone: Zone, stale: Duration) -> Self {
-        Self { zone, down: false, sets: BTreeMap::new(), results: Vec::new(), pending: BTreeMap::new(), next: 0, stale }
+        Self {
+            zone,
+            down: false,
+            sets: BTreeMap::new(),
+            results: Vec::new(),
+            pending: BTreeMap::new(),
+            next: 0,
+            stale,
+        }
     }
 
     /// A result that is still valid.
@@ -46,7 +54,13 @@ impl Dns {
     }
 
     /// Begins a location, or joins the one under way. Gives the questions to be asked.
-    pub fn begin(&mut self, shard: usize, ticket: Ticket, key: Arc<LocateKey>, enabled: &Enabled) -> Option<u64> {
+    pub fn begin(
+        &mut self,
+        shard: usize,
+        ticket: Ticket,
+        key: Arc<LocateKey>,
+        enabled: &Enabled,
+    ) -> Option<u64> {
         if let Some(known) = self.pending.values_mut().find(|p| p.key == key) {
             known.waiting.push((shard, ticket));
             return None;

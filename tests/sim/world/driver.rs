@@ -10,7 +10,7 @@ use sbe::shard::{Event, Input, Output, Send, SendToken, Ticket, Update, shard_of
 
 use super::net::ConnState;
 use super::parts::Path;
-use super::{Ev, MS, SECRET, SEC, World};
+use super::{Ev, MS, SEC, SECRET, World};
 
 /// What is left to do after an input.
 #[derive(Debug)]
@@ -46,7 +46,9 @@ impl World {
                 Output::Locate { ticket, key } => {
                     let now = self.instant();
                     match self.dns.cached(&key, now) {
-                        Some(result) => self.shards[shard].handle_input(now, Input::Located { ticket, result }),
+                        Some(result) => {
+                            self.shards[shard].handle_input(now, Input::Located { ticket, result })
+                        }
                         None => self.steps.push_back(Step::Locate(shard, ticket, key)),
                     }
                 }
@@ -124,12 +126,22 @@ impl World {
                 None => self.callers_off,
             };
             if !cut {
-                let origin = Origin { transport: Transport::Udp, listener, remote: from, local: to, conn: None, identity: None };
+                let origin = Origin {
+                    transport: Transport::Udp,
+                    listener,
+                    remote: from,
+                    local: to,
+                    conn: None,
+                    identity: None,
+                };
                 self.element_receives(&origin, &bytes);
             }
             return;
         }
-        let closed = self.servers.iter().any(|s| s.addr == to && s.mode == super::plan::Mode::Closed && !s.partitioned);
+        let closed = self
+            .servers
+            .iter()
+            .any(|s| s.addr == to && s.mode == super::plan::Mode::Closed && !s.partitioned);
         if closed {
             if !bytes.starts_with(b"SIP/2.0 ") && self.dice.permille(900) {
                 let quoted = *self.dice.pick(&[60, 548, 548, 548, 4000]);
@@ -147,7 +159,8 @@ impl World {
         self.traced(&format!("icmp {to}"), payload);
         self.check.icmp(now, to, payload);
         let whole = String::from_utf8_lossy(payload);
-        let owner = whole.lines().any(|l| l.to_ascii_lowercase().starts_with("call-id:")) && whole.contains("\r\nCSeq");
+        let owner = whole.lines().any(|l| l.to_ascii_lowercase().starts_with("call-id:"))
+            && whole.contains("\r\nCSeq");
         let shards = self.shards.len();
         if owner {
             self.input(shard_of(payload, SECRET, shards), Input::Undeliverable { to, payload });
@@ -192,7 +205,8 @@ impl World {
             }
             // The write fails, or it is swallowed before the reset is seen.
             ConnState::Dying if lucky => {
-                self.steps.extend(token.map(|t| Step::Failed(shard, t, SendFailure::Closed { reused: true })));
+                self.steps
+                    .extend(token.map(|t| Step::Failed(shard, t, SendFailure::Closed { reused: true })));
             }
             ConnState::Dying | ConnState::Closed => {}
         }
@@ -312,7 +326,14 @@ impl World {
         }
         if to_element {
             let id = Some(conn.id());
-            let origin = Origin { transport: Transport::Tcp, listener, remote: conn.remote, local, conn: id, identity: None };
+            let origin = Origin {
+                transport: Transport::Tcp,
+                listener,
+                remote: conn.remote,
+                local,
+                conn: id,
+                identity: None,
+            };
             self.element_receives(&origin, &bytes);
         } else {
             self.agent_receives(Path { tcp: true, from: conn.remote, to: local, conn: Some(id) }, &bytes);
@@ -346,11 +367,21 @@ impl World {
         }
         for n in 0..self.servers.len() {
             let addr = self.servers[n].addr;
-            let Some(listener) = self.policy.egress(sbe::config::Realm::Peering, Transport::Udp, addr.ip()) else { continue };
+            let Some(listener) = self.policy.egress(sbe::config::Realm::Peering, Transport::Udp, addr.ip())
+            else {
+                continue;
+            };
             if !addr.to_string().starts_with("198.51.100.") {
                 continue;
             }
-            let hop = sbe::flow::Hop { transport: Transport::Udp, listener: listener.id, remote: addr, conn: None, fresh: false, tls: None };
+            let hop = sbe::flow::Hop {
+                transport: Transport::Udp,
+                listener: listener.id,
+                remote: addr,
+                conn: None,
+                fresh: false,
+                tls: None,
+            };
             let (uri, timeout) = (format!("sip:{addr}").into(), Duration::from_secs(1));
             self.input(0, Input::Update(Update::Probe { peer: PeerId(0), hop, uri, timeout }));
             self.settle();

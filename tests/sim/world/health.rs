@@ -46,7 +46,10 @@ impl HealthModel {
                 }
             }
             Observation::Unreachable(
-                SendFailure::Icmp | SendFailure::ConnectRefused | SendFailure::ConnectTimeout | SendFailure::Closed { reused: false },
+                SendFailure::Icmp
+                | SendFailure::ConnectRefused
+                | SendFailure::ConnectTimeout
+                | SendFailure::Closed { reused: false },
             ) => {
                 mark.bad = true;
                 if !down {
@@ -59,7 +62,9 @@ impl HealthModel {
                 let until = now + after.min(longest);
                 mark.down_until = Some(mark.down_until.map_or(until, |t| t.max(until)));
             }
-            Observation::Answered => *mark = Mark { cleared: Some(now), probed: mark.probed, ..Mark::default() },
+            Observation::Answered => {
+                *mark = Mark { cleared: Some(now), probed: mark.probed, ..Mark::default() }
+            }
             Observation::ProbeGood { .. } | Observation::ProbeBad { .. } => {
                 mark.probed = true;
                 if matches!(seen, Observation::ProbeGood { .. }) {
@@ -83,7 +88,10 @@ impl HealthModel {
     /// An attempt at `to`, after those at `tried`, for a request that came at `since`.
     pub fn judge(&self, now: Instant, since: Instant, located: &Located, to: &Instance, tried: &[Instance]) {
         let rank = |i: &Instance| {
-            located.tiers.iter().position(|t| t.servers.iter().any(|s| (0..s.addrs.len()).any(|a| s.instance(a) == Some(*i))))
+            located
+                .tiers
+                .iter()
+                .position(|t| t.servers.iter().any(|s| (0..s.addrs.len()).any(|a| s.instance(a) == Some(*i))))
         };
         let mine = rank(to);
         assert!(mine.is_some(), "{to} is not among what was located");

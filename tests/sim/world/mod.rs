@@ -37,8 +37,8 @@ use dns::Dns;
 use driver::Step;
 use net::Net;
 use parts::{Act, Note, Path};
-pub use plan::Plan;
 use plan::Fault;
+pub use plan::Plan;
 use server::Server;
 
 /// Microseconds of the world.
@@ -51,9 +51,20 @@ pub const SEC: Micros = 1_000_000;
 pub enum Ev {
     Caller(usize, caller::Wake),
     Server(usize, u64, server::Wake),
-    Datagram { from: SocketAddr, to: SocketAddr, bytes: Vec<u8> },
-    Icmp { to: SocketAddr, payload: Vec<u8> },
-    Stream { conn: u64, to_element: bool, bytes: Vec<u8> },
+    Datagram {
+        from: SocketAddr,
+        to: SocketAddr,
+        bytes: Vec<u8>,
+    },
+    Icmp {
+        to: SocketAddr,
+        payload: Vec<u8>,
+    },
+    Stream {
+        conn: u64,
+        to_element: bool,
+        bytes: Vec<u8>,
+    },
     Connected(u64),
     ConnectFailed(u64, SendFailure),
     /// The element learns that a connection is gone.
@@ -112,7 +123,8 @@ impl World {
     pub fn new(plan: Plan) -> Self {
         let base = Instant::now();
         let ledger = Arc::new(Ledger::new(base));
-        let parse = |text: &str| Arc::new(Config::from_toml_str(text).unwrap_or_else(|e| panic!("{e:?}\n{text}")));
+        let parse =
+            |text: &str| Arc::new(Config::from_toml_str(text).unwrap_or_else(|e| panic!("{e:?}\n{text}")));
         let policy = Arc::new(Policy::new(parse(&plan.config), Arc::clone(&ledger), [9; 16], None));
         let reload = Arc::new(Policy::new(parse(&plan.reload), Arc::clone(&ledger), [9; 16], Some(&policy)));
         let mut dice = Dice::new(plan.seed ^ 0xd1ce);
@@ -123,7 +135,12 @@ impl World {
             .map(|id| {
                 let mut seed = [0u8; 32];
                 seed.fill_with(|| dice.next() as u8);
-                Shard::new(id as u16, plan.shards, Arc::clone(&policy), &Seeds { seed, keys, call, loops, owner: SECRET })
+                Shard::new(
+                    id as u16,
+                    plan.shards,
+                    Arc::clone(&policy),
+                    &Seeds { seed, keys, call, loops, owner: SECRET },
+                )
             })
             .collect();
         let net = Net {
@@ -133,7 +150,12 @@ impl World {
             latency: plan.latency,
             conns: Vec::new(),
         };
-        let servers = plan.servers.iter().enumerate().map(|(n, a)| Server::new(n, a.parse().unwrap(), plan.t1)).collect();
+        let servers = plan
+            .servers
+            .iter()
+            .enumerate()
+            .map(|(n, a)| Server::new(n, a.parse().unwrap(), plan.t1))
+            .collect();
         let dns = Dns::new(plan.zone.clone(), policy.config.dns.stale_ttl);
         let mut world = Self {
             now: 0,
@@ -168,7 +190,8 @@ impl World {
             let ip = if job.core { "10." } else { "192." };
             let wanted = if job.tcp { sbe::flow::Transport::Tcp } else { sbe::flow::Transport::Udp };
             let of_transport = || self.policy.listeners.iter().filter(|l| l.transport == wanted);
-            let to = of_transport().find(|l| l.bind.to_string().starts_with(ip)).or_else(|| of_transport().next());
+            let to =
+                of_transport().find(|l| l.bind.to_string().starts_with(ip)).or_else(|| of_transport().next());
             let to = to.map(|l| l.bind).expect("a listener");
             self.callers.push(Caller::new(n, job, to, self.plan.t1));
             self.at(at, Ev::Caller(n, caller::Wake::Start));
@@ -200,9 +223,17 @@ impl World {
         self.report.messages += 1;
         if std::env::var_os("SIM_TRACE").is_some() {
             let text = String::from_utf8_lossy(bytes);
-            let shown = if std::env::var_os("SIM_TRACE_FULL").is_some() { &text } else { text.lines().next().unwrap_or("") };
+            let shown = if std::env::var_os("SIM_TRACE_FULL").is_some() {
+                &text
+            } else {
+                text.lines().next().unwrap_or("")
+            };
             let branch = crate::msg::Msg::parse(bytes).map(|m| format!("{} {}", m.branch(0), m.call_id()));
-            println!("{:>10.3} {what} {shown} {}", (self.now + self.skew) as f64 / 1000.0, branch.unwrap_or_default());
+            println!(
+                "{:>10.3} {what} {shown} {}",
+                (self.now + self.skew) as f64 / 1000.0,
+                branch.unwrap_or_default()
+            );
         }
     }
 
@@ -274,7 +305,11 @@ impl World {
             assert!(shard.health(self.instant()).is_empty(), "health is remembered for ever");
         }
         for peer in 0..4 {
-            assert_eq!(self.ledger.calls(sbe::flow::PeerId(peer)), 0, "calls charged to peer {peer} for ever");
+            assert_eq!(
+                self.ledger.calls(sbe::flow::PeerId(peer)),
+                0,
+                "calls charged to peer {peer} for ever"
+            );
         }
         self.check.finish();
     }
@@ -333,7 +368,10 @@ impl World {
                         self.agent_stream(caller, path, bytes, off);
                     } else if !off {
                         for after in self.net.datagram() {
-                            self.later(after, Ev::Datagram { from: path.from, to: path.to, bytes: bytes.clone() });
+                            self.later(
+                                after,
+                                Ev::Datagram { from: path.from, to: path.to, bytes: bytes.clone() },
+                            );
                         }
                     }
                 }

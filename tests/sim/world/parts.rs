@@ -52,7 +52,15 @@ impl Client {
     pub fn new(path: Path, request: &Request, t1: Micros) -> Self {
         let bytes = request.bytes();
         let branch = Msg::parse(&bytes).map(|m| m.branch(0)).unwrap_or_default();
-        Self { path, bytes, method: request.method.clone(), branch, interval: t1, provisional: false, done: false }
+        Self {
+            path,
+            bytes,
+            method: request.method.clone(),
+            branch,
+            interval: t1,
+            provisional: false,
+            done: false,
+        }
     }
 
     pub fn matches(&self, response: &Msg) -> bool {

@@ -133,15 +133,35 @@ impl Plan {
             let until = at + d.range(200 * MS, 15 * SEC);
             let server = d.range(0, self.servers.len() as u64) as usize;
             match d.range(0, 20) {
-                0..4 => self.during(at, until, Fault::Mode(server, Mode::Closed), Fault::Mode(server, Mode::Normal)),
-                4..7 => self.during(at, until, Fault::Mode(server, Mode::BlackHole), Fault::Mode(server, Mode::Normal)),
+                0..4 => self.during(
+                    at,
+                    until,
+                    Fault::Mode(server, Mode::Closed),
+                    Fault::Mode(server, Mode::Normal),
+                ),
+                4..7 => self.during(
+                    at,
+                    until,
+                    Fault::Mode(server, Mode::BlackHole),
+                    Fault::Mode(server, Mode::Normal),
+                ),
                 7..10 => {
                     let after = *d.pick(&[None, None, Some(1), Some(5), Some(60)]);
-                    self.during(at, until, Fault::Mode(server, Mode::Overloaded(after)), Fault::Mode(server, Mode::Normal));
+                    self.during(
+                        at,
+                        until,
+                        Fault::Mode(server, Mode::Overloaded(after)),
+                        Fault::Mode(server, Mode::Normal),
+                    );
                 }
                 10..12 => {
                     let late = d.range(500 * MS, 6 * SEC);
-                    self.during(at, until, Fault::Mode(server, Mode::Slow(late)), Fault::Mode(server, Mode::Normal));
+                    self.during(
+                        at,
+                        until,
+                        Fault::Mode(server, Mode::Slow(late)),
+                        Fault::Mode(server, Mode::Normal),
+                    );
                 }
                 12 => self.during(at, until, Fault::Partition(server, true), Fault::Partition(server, false)),
                 13 => self.during(at, until, Fault::CallersOff(true), Fault::CallersOff(false)),
@@ -211,7 +231,12 @@ fn configs(d: &mut Dice, probed: bool, t1: u64) -> (String, String) {
     let listeners: &[(&str, &str, &str)] = if one {
         &[("udp", "192.0.2.10", "both"), ("tcp", "192.0.2.10", "both")]
     } else {
-        &[("udp", "10.0.0.1", "core"), ("udp", "192.0.2.10", "peering"), ("tcp", "192.0.2.10", "peering"), ("tcp", "10.0.0.1", "core")]
+        &[
+            ("udp", "10.0.0.1", "core"),
+            ("udp", "192.0.2.10", "peering"),
+            ("tcp", "192.0.2.10", "peering"),
+            ("tcp", "10.0.0.1", "core"),
+        ]
     };
     let mut fixed = "[node]\nname = \"sbe1.example.com\"\ndomains = [\"example.com\"]\n".to_string();
     for (transport, ip, realm) in listeners {
@@ -226,9 +251,14 @@ fn configs(d: &mut Dice, probed: bool, t1: u64) -> (String, String) {
     ]);
     let _ = write!(fixed, "[core]\nnext_hops = [{hops}]\nsources = [\"10.0.0.0/8\"]\n");
     let timer_c = *d.pick(&["10s", "30s", "185s"]);
-    let _ = write!(fixed, "[calls]\nmax_age = \"5m\"\n[health]\nhold_down = \"{}\"\n", d.pick(&["1s", "2s", "10s"]));
+    let _ = write!(
+        fixed,
+        "[calls]\nmax_age = \"5m\"\n[health]\nhold_down = \"{}\"\n",
+        d.pick(&["1s", "2s", "10s"])
+    );
     let order = *d.pick(&["[\"udp\", \"tcp\"]", "[\"tcp\", \"udp\"]"]);
-    let probe = if probed { "probe = { method = \"OPTIONS\", interval = \"5s\", timeout = \"1s\" }\n" } else { "" };
+    let probe =
+        if probed { "probe = { method = \"OPTIONS\", interval = \"5s\", timeout = \"1s\" }\n" } else { "" };
     let whole = |d: &mut Dice, first: bool| {
         let mut text = fixed.clone();
         let _ = write!(
@@ -308,5 +338,13 @@ fn job(d: &mut Dice) -> Job {
             reinvite: d.permille(250).then(|| d.range(100, 3000) * MS),
         }
     };
-    Job { at: d.range(0, 18 * SEC), core, tcp: d.permille(250), uri: uri.to_string(), kind, script, large: d.permille(100) }
+    Job {
+        at: d.range(0, 18 * SEC),
+        core,
+        tcp: d.permille(250),
+        uri: uri.to_string(),
+        kind,
+        script,
+        large: d.permille(100),
+    }
 }

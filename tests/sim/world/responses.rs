@@ -91,7 +91,12 @@ impl Check {
             return;
         }
         let another_2xx = invite && status < 300;
-        assert!(finals.is_empty() || another_2xx, "a second final response: {} after {}", msg.start, finals[0].0);
+        assert!(
+            finals.is_empty() || another_2xx,
+            "a second final response: {} after {}",
+            msg.start,
+            finals[0].0
+        );
         if !forwarded && finals.is_empty() && invite && status >= 400 {
             self.nothing_left_untried(shard, tx, &msg);
         }
@@ -108,9 +113,11 @@ impl Check {
         }
         if status > 100 && request.to_tag().is_none() {
             let tag = msg.to_tag().unwrap_or_default();
-            assert!(tag.starts_with("sbe-"), "an answer of ours with To tag {tag}: or one of others, changed:\n{}", {
-                String::from_utf8_lossy(&msg.raw).into_owned()
-            });
+            assert!(
+                tag.starts_with("sbe-"),
+                "an answer of ours with To tag {tag}: or one of others, changed:\n{}",
+                { String::from_utf8_lossy(&msg.raw).into_owned() }
+            );
         }
     }
 
@@ -118,13 +125,17 @@ impl Check {
     fn nothing_left_untried(&self, shard: &Shard, tx: usize, msg: &Msg) {
         let tx = &self.txs[tx];
         // A server that has said anything at all keeps the call.
-        let kept = |a: &super::check::Attempt| a.rang.is_some() || (a.provisional.is_some() && a.final_.is_none() && a.failed.is_none());
+        let kept = |a: &super::check::Attempt| {
+            a.rang.is_some() || (a.provisional.is_some() && a.final_.is_none() && a.failed.is_none())
+        };
         let rang = tx.attempts.iter().any(|at| kept(&self.attempts[*at]));
         if tx.cancelled || rang || tx.request.get("route").is_some() || !matches!(msg.status(), 408 | 500) {
             return;
         }
         let records = shard.records(tx.request.call_id().as_bytes());
-        let Some(record) = records.iter().rev().find(|r| r.attempts.len() == tx.attempts.len()) else { return };
+        let Some(record) = records.iter().rev().find(|r| r.attempts.len() == tx.attempts.len()) else {
+            return;
+        };
         if tx.attempts.len() >= self.fewest_tries() {
             return;
         }

@@ -120,7 +120,16 @@ impl Server {
         let key = self.next;
         self.keys.insert(known, key);
         let tag = format!("s{}k{key}", self.n);
-        let tx = Tx { path, request: msg.clone(), last: Vec::new(), status: 0, acked: false, interval: self.t1, waited: 0, tag };
+        let tx = Tx {
+            path,
+            request: msg.clone(),
+            last: Vec::new(),
+            status: 0,
+            acked: false,
+            interval: self.t1,
+            waited: 0,
+            tag,
+        };
         self.txs.insert(key, tx);
         self.begin(key, msg, acts);
     }
