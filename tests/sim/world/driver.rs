@@ -187,9 +187,9 @@ impl World {
             return;
         };
         if let (Some(token), true) = (token, send.request) {
+            let reused = self.net.conn(conn).is_some_and(|c| c.state != ConnState::Connecting);
             let id = sbe::flow::ConnId(conn);
-            self.check.on_conn(token, id);
-            let reused = self.net.conn(conn).is_some_and(|c| !matches!(c.state, ConnState::Connecting));
+            self.check.on_conn(token, id, reused);
             self.input(shard, Input::Sent { token, conn: id, reused });
         }
         let lucky = self.dice.permille(500);
