@@ -31,7 +31,9 @@ pub enum ClientError {
     #[error("\"{0}\" is no address of an admin interface; write for example http://127.0.0.1:9060")]
     Url(String),
     /// Nobody answers there.
-    #[error("no answer from the admin interface at {authority}: {cause}; is sbe running, and is this its admin.bind?")]
+    #[error(
+        "no answer from the admin interface at {authority}: {cause}; is sbe running, and is this its admin.bind?"
+    )]
     Unreachable {
         /// Where.
         authority: String,
@@ -61,7 +63,9 @@ impl Admin {
             return Err(wrong());
         }
         let has_port = authority.rsplit_once(':').is_some_and(|(host, port)| {
-            !port.is_empty() && port.bytes().all(|b| b.is_ascii_digit()) && (!host.contains(':') || host.ends_with(']'))
+            !port.is_empty()
+                && port.bytes().all(|b| b.is_ascii_digit())
+                && (!host.contains(':') || host.ends_with(']'))
         });
         let authority = if has_port { authority.to_owned() } else { format!("{authority}:9060") };
         Ok(Self { authority })
@@ -128,7 +132,9 @@ pub fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for octet in text.bytes() {
         match octet {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(octet)),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                out.push(char::from(octet))
+            }
             _ => out.push_str(&format!("%{octet:02X}")),
         }
     }
@@ -151,7 +157,9 @@ mod tests {
         ] {
             assert_eq!(Admin::new(url).ok().map(|a| a.authority).as_deref(), Some(authority), "{url}");
         }
-        for url in ["https://127.0.0.1", "http://", "", "http://a/b", "http://a b", "http://u@a", "http://a\r\nX: y"] {
+        for url in
+            ["https://127.0.0.1", "http://", "", "http://a/b", "http://a b", "http://u@a", "http://a\r\nX: y"]
+        {
             assert!(Admin::new(url).is_err(), "{url}");
         }
     }

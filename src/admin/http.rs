@@ -230,7 +230,8 @@ fn drain(node: &Node, drain: bool) -> Json<Value> {
 
 async fn reload(State(node): Shared) -> Response {
     let outcome = tokio::task::spawn_blocking(move || api::reloaded(&node.reload())).await;
-    let (status, body) = outcome.unwrap_or_else(|_| (500, json!({ "error": "the reload did not come to an end" })));
+    let (status, body) =
+        outcome.unwrap_or_else(|_| (500, json!({ "error": "the reload did not come to an end" })));
     (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(body)).into_response()
 }
 
@@ -314,10 +315,19 @@ mod tests {
 
     #[test]
     fn a_name_bent_to_this_address_is_not_served() {
-        for host in ["127.0.0.1:9060", "localhost:9060", "[::1]:9060", "SBE1.example.com", "192.0.2.1", "a.localhost"] {
+        for host in
+            ["127.0.0.1:9060", "localhost:9060", "[::1]:9060", "SBE1.example.com", "192.0.2.1", "a.localhost"]
+        {
             assert!(asked(Method::GET, &[("host", host)]), "{host}");
         }
-        for host in ["evil.example", "evil.example:9060", "localhost.evil.example", "127.0.0.1.evil.example", "", "a:b:c"] {
+        for host in [
+            "evil.example",
+            "evil.example:9060",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "",
+            "a:b:c",
+        ] {
             assert!(!asked(Method::GET, &[("host", host)]), "{host}");
         }
         assert!(asked(Method::GET, &[]), "HTTP/1.0 has no Host");
@@ -335,6 +345,9 @@ mod tests {
         }
         assert!(!asked(Method::POST, &[host, ("sec-fetch-site", "cross-site")]));
         assert!(!asked(Method::POST, &[("origin", "http://evil.example")]));
-        assert!(asked(Method::GET, &[host, ("origin", "http://evil.example")]), "reading needs CORS, which is not given");
+        assert!(
+            asked(Method::GET, &[host, ("origin", "http://evil.example")]),
+            "reading needs CORS, which is not given"
+        );
     }
 }

@@ -19,7 +19,8 @@ use super::text::Text;
 /// Status classes, by index of the counters.
 const CLASSES: [&str; 6] = ["1xx", "2xx", "3xx", "4xx", "5xx", "6xx"];
 /// Outcomes that every peer has from the start.
-const OUTCOMES: [&str; 6] = ["ok", "timeout", "status_503", "client_error", "server_error", "connect_refused"];
+const OUTCOMES: [&str; 6] =
+    ["ok", "timeout", "status_503", "client_error", "server_error", "connect_refused"];
 /// Reasons to fail over that every peer has from the start.
 const FAILOVERS: [&str; 3] = ["timeout", "status_503", "connect_refused"];
 /// With more peers than this, zeros are left out: a series appears with its first event.
@@ -101,7 +102,12 @@ fn messages(text: &mut Text, stats: &Stats, counters: &Counters) {
             text.sample(&[("realm", side.label()), ("method", method.label())], n);
         }
     }
-    by_class(text, "sbe_responses_total", "Responses received, by side they came from and class.", &stats.responses);
+    by_class(
+        text,
+        "sbe_responses_total",
+        "Responses received, by side they came from and class.",
+        &stats.responses,
+    );
     by_class(text, "sbe_answers_total", "Responses sent, by side they went to and class.", &stats.answers);
     let mut dropped: BTreeMap<&str, u64> = DROPS.iter().map(|r| (*r, 0)).collect();
     for reason in DropReason::ALL {
@@ -139,9 +145,13 @@ fn by_class(text: &mut Text, name: &'static str, help: &str, counts: &[[u64; 6];
 }
 
 fn state(text: &mut Text, live: Live, policy: &Policy, node: &Node) {
-    text.family("sbe_transactions", "gauge", "Live transactions, those that only absorb retransmissions included.")
-        .sample(&[("kind", "server")], live.servers)
-        .sample(&[("kind", "client")], live.clients);
+    text.family(
+        "sbe_transactions",
+        "gauge",
+        "Live transactions, those that only absorb retransmissions included.",
+    )
+    .sample(&[("kind", "server")], live.servers)
+    .sample(&[("kind", "client")], live.clients);
     text.family("sbe_transactions_open", "gauge", "Server transactions without a final response.")
         .sample(&[], live.open);
     text.family("sbe_transactions_limit", "gauge", "limits.transactions.")
@@ -149,7 +159,11 @@ fn state(text: &mut Text, live: Live, policy: &Policy, node: &Node) {
     text.family("sbe_contexts", "gauge", "Response contexts held.").sample(&[], live.contexts);
     text.family("sbe_timers", "gauge", "Timers armed.").sample(&[], live.timers);
     text.family("sbe_calls", "gauge", "Calls counted.").sample(&[], live.calls);
-    text.family("sbe_peer_calls", "gauge", "Calls counted, by peer; a call between two peers counts for both.");
+    text.family(
+        "sbe_peer_calls",
+        "gauge",
+        "Calls counted, by peer; a call between two peers counts for both.",
+    );
     for peer in policy.peers.iter().flatten() {
         text.sample(&[("peer", &peer.config.name)], node.ledger().calls(peer.id));
     }
@@ -185,7 +199,11 @@ fn by_peer(
 fn attempts(text: &mut Text, stats: &Stats, policy: &Policy) {
     text.family("sbe_attempts_total", "counter", "Attempts at instances that have ended, by outcome.");
     by_peer(text, policy, "outcome", &OUTCOMES, stats.attempts.iter().map(|(k, n)| (*k, *n)));
-    text.family("sbe_failovers_total", "counter", "Attempts after which the next candidate was tried, by reason.");
+    text.family(
+        "sbe_failovers_total",
+        "counter",
+        "Attempts after which the next candidate was tried, by reason.",
+    );
     by_peer(text, policy, "reason", &FAILOVERS, stats.failovers.iter().map(|(k, n)| (*k, *n)));
 }
 

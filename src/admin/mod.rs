@@ -19,9 +19,9 @@ mod metrics;
 mod page;
 mod process;
 pub mod resolve;
-mod text;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use http::{ServeError, bind, serve};
 pub use metrics::metrics;

@@ -40,7 +40,9 @@ pub fn page(status: &Value, peers: &Value) -> String {
         .as_array()
         .into_iter()
         .flatten()
-        .map(|l| format!("<code>{} {}</code> ({})", text(&l["transport"]), text(&l["bind"]), text(&l["realm"])))
+        .map(|l| {
+            format!("<code>{} {}</code> ({})", text(&l["transport"]), text(&l["bind"]), text(&l["realm"]))
+        })
         .collect();
     format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=5>\
@@ -64,7 +66,12 @@ fn text(value: &Value) -> String {
         Value::String(s) => s.clone(),
         other => other.to_string(),
     };
-    plain.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;").replace('\'', "&#39;")
+    plain
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
+        .replace('\'', "&#39;")
 }
 
 #[cfg(test)]
@@ -75,7 +82,8 @@ mod tests {
     #[test]
     fn names_are_text_and_never_markup() {
         let status = json!({ "name": "<script>alert(1)</script>", "ready": true, "listeners": [] });
-        let peers = json!({ "peers": [{ "name": "a&\"b\"<i>", "calls": 3, "max_calls": 9, "instances": [] }] });
+        let peers =
+            json!({ "peers": [{ "name": "a&\"b\"<i>", "calls": 3, "max_calls": 9, "instances": [] }] });
         let page = page(&status, &peers);
         assert!(!page.contains("<script>") && !page.contains("<i>"), "{page}");
         assert!(page.contains("a&amp;&quot;b&quot;&lt;i&gt;<td>3 of 9"), "{page}");

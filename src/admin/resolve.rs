@@ -332,11 +332,8 @@ pub fn found_of(
     health: Health<'_>,
     own: Option<&dyn Fn(&Instance) -> bool>,
 ) -> Found {
-    let mut left_out: Vec<Omitted> = located
-        .left_out
-        .iter()
-        .map(|l| Omitted { what: l.what.clone(), reason: l.reason.label() })
-        .collect();
+    let mut left_out: Vec<Omitted> =
+        located.left_out.iter().map(|l| Omitted { what: l.what.clone(), reason: l.reason.label() }).collect();
     let mut candidates = Vec::new();
     for (number, tier) in located.tiers.iter().enumerate() {
         let mut servers: Vec<(usize, f64)> = (0..tier.servers.len()).map(|at| (at, tier.share(at))).collect();

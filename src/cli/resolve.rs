@@ -1,6 +1,6 @@
 //! `sbe resolve`: the location of a URI, step by step.
 
-use crate::admin::resolve::{ResolveError, Resolution, everything, resolve as look, skips_srv};
+use crate::admin::resolve::{Resolution, ResolveError, everything, resolve as look, skips_srv};
 use crate::config::{self, Dns};
 use crate::peering::Ledger;
 use crate::proxy::Policy;

@@ -54,7 +54,13 @@ pub fn status(v: &Value) -> String {
         plain(&v["attempts"]),
         plain(&v["failovers"])
     );
-    line!(out, "peers {}, instances up {} of {}", plain(&v["peers"]), plain(&v["instances"]["up"]), plain(&v["instances"]["all"]));
+    line!(
+        out,
+        "peers {}, instances up {} of {}",
+        plain(&v["peers"]),
+        plain(&v["instances"]["up"]),
+        plain(&v["instances"]["all"])
+    );
     out
 }
 
@@ -62,7 +68,8 @@ pub fn status(v: &Value) -> String {
 pub fn peers(v: &Value) -> String {
     let mut out = String::new();
     for p in list(&v["peers"]) {
-        let limit = if p["max_calls"].is_null() { String::new() } else { format!(" of {}", plain(&p["max_calls"])) };
+        let limit =
+            if p["max_calls"].is_null() { String::new() } else { format!(" of {}", plain(&p["max_calls"])) };
         line!(out, "{}: calls {}{limit}", plain(&p["name"]), plain(&p["calls"]));
         line!(out, "  domains {}", joined(&p["domains"]));
         if !p["next_hop"].is_null() {
@@ -77,7 +84,11 @@ pub fn peers(v: &Value) -> String {
 
 fn instances(out: &mut String, v: &Value) {
     for i in list(v) {
-        let again = if i["down_for"].is_null() { String::new() } else { format!(", tried again in {} s", plain(&i["down_for"])) };
+        let again = if i["down_for"].is_null() {
+            String::new()
+        } else {
+            format!(", tried again in {} s", plain(&i["down_for"]))
+        };
         let probed = if i["probed"] == true { ", probed" } else { "" };
         line!(out, "  {:<32} {}{again}{probed}", plain(&i["instance"]), plain(&i["standing"]));
     }
@@ -117,13 +128,23 @@ pub fn explanation(v: &Value) -> String {
             attempt(&mut out, a);
         }
         let cancelled = if r["cancelled"] == true { ", cancelled" } else { "" };
-        let reason = if r["reason"].is_null() { String::new() } else { format!(" ({})", plain(&r["reason"])) };
+        let reason =
+            if r["reason"].is_null() { String::new() } else { format!(" ({})", plain(&r["reason"])) };
         if r["ended_ms"].is_null() {
             line!(out, "  under way{cancelled}");
         } else if r["status"].is_null() {
-            line!(out, "  {:>9} ms  ended without a final response{reason}{cancelled}", plain(&r["ended_ms"]));
+            line!(
+                out,
+                "  {:>9} ms  ended without a final response{reason}{cancelled}",
+                plain(&r["ended_ms"])
+            );
         } else {
-            line!(out, "  {:>9} ms  final response {}{reason}{cancelled}", plain(&r["ended_ms"]), plain(&r["status"]));
+            line!(
+                out,
+                "  {:>9} ms  final response {}{reason}{cancelled}",
+                plain(&r["ended_ms"]),
+                plain(&r["status"])
+            );
         }
     }
     out
@@ -143,7 +164,15 @@ fn leg_text(out: &mut String, leg: &Value) {
         plain(&leg["outcome"])
     );
     for s in list(&leg["steps"]) {
-        step(out, &plain(&s["name"]), &plain(&s["type"]), &plain(&s["outcome"]), s["ttl"].as_u64(), s["cached"] == true, s["stale"] == true);
+        step(
+            out,
+            &plain(&s["name"]),
+            &plain(&s["type"]),
+            &plain(&s["outcome"]),
+            s["ttl"].as_u64(),
+            s["cached"] == true,
+            s["stale"] == true,
+        );
         for r in list(&s["records"]) {
             line!(out, "                   {}", plain(r));
         }
@@ -165,15 +194,30 @@ fn leg_text(out: &mut String, leg: &Value) {
     }
 }
 
-fn step(out: &mut String, name: &str, kind: &str, outcome: &str, ttl: Option<u64>, cached: bool, stale: bool) {
+fn step(
+    out: &mut String,
+    name: &str,
+    kind: &str,
+    outcome: &str,
+    ttl: Option<u64>,
+    cached: bool,
+    stale: bool,
+) {
     let ttl = ttl.map_or_else(String::new, |t| format!(", {t} s to live"));
-    let cached = if stale { ", run out" } else if cached { ", from the cache" } else { "" };
+    let cached = if stale {
+        ", run out"
+    } else if cached {
+        ", from the cache"
+    } else {
+        ""
+    };
     line!(out, "              {name}. {kind}: {outcome}{ttl}{cached}");
 }
 
 fn attempt(out: &mut String, a: &Value) {
     let status = if a["status"].is_null() { String::new() } else { format!(" {}", plain(&a["status"])) };
-    let end = if a["ended_ms"].is_null() { String::new() } else { format!(" at {} ms", plain(&a["ended_ms"])) };
+    let end =
+        if a["ended_ms"].is_null() { String::new() } else { format!(" at {} ms", plain(&a["ended_ms"])) };
     line!(
         out,
         "  {:>9} ms  tried {} ({}, {}, branch ..{}): {}{status}{end}",
@@ -195,7 +239,13 @@ pub fn resolution(r: &Resolution, remark: Option<&str>) -> String {
     }
     match (&r.refused, r.from, r.rule) {
         (Some(refused), ..) => {
-            line!(out, "  a request for it would be refused: {} {} ({})", refused.status, refused.text, refused.reason);
+            line!(
+                out,
+                "  a request for it would be refused: {} {} ({})",
+                refused.status,
+                refused.text,
+                refused.reason
+            );
         }
         (None, Some(from), Some(rule)) => {
             line!(out, "  from {from}: routed by {rule}");
@@ -227,7 +277,16 @@ fn resolved_leg(out: &mut String, leg: &LegFound) {
     if candidates.is_empty() {
         line!(out, "    no candidate: {} ({})", leg.found.text, leg.found.outcome);
     } else {
-        line!(out, "    {:>4} {:>8} {:>6} {:>7}  {:<8} {:<40} target", "tier", "priority", "weight", "share", "health", "instance");
+        line!(
+            out,
+            "    {:>4} {:>8} {:>6} {:>7}  {:<8} {:<40} target",
+            "tier",
+            "priority",
+            "weight",
+            "share",
+            "health",
+            "instance"
+        );
     }
     for c in candidates {
         line!(

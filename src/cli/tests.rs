@@ -1,0 +1,128 @@
+#![allow(clippy::unwrap_used)]
+//! The command line as it is typed.
+
+use clap::{CommandFactory, Parser};
+use serde_json::json;
+
+use super::*;
+
+fn parsed(line: &str) -> Result<Command, clap::Error> {
+    Cli::try_parse_from(line.split(' ')).map(|c| c.command)
+}
+
+#[test]
+fn the_definition_is_sound_and_every_command_is_explained() {
+    let mut command = Cli::command();
+    command.clone().debug_assert();
+    assert!(command.render_long_help().to_string().contains("Exit status: 0 done"));
+    for sub in command.get_subcommands_mut() {
+        assert!(sub.get_about().is_some_and(|a| a.to_string().len() > 10), "{}", sub.get_name());
+    }
+}
+
+#[test]
+fn every_documented_command_is_understood() {
+    for line in [
+        "sbe run",
+        "sbe run --config a.toml",
+        "sbe check",
+        "sbe check --config a.toml",
+        "sbe resolve sip:example.com",
+        "sbe resolve tel:+44123 --config a.toml --server 127.0.0.1:53 --json",
+        "sbe status",
+        "sbe status --admin http://127.0.0.1:9061 --json",
+        "sbe peers",
+        "sbe explain abc@host",
+        "sbe explain -abc@host --json",
+        "sbe drain",
+        "sbe undrain",
+        "sbe flush",
+        "sbe flush example.com",
+        "sbe reload",
+    ] {
+        assert!(parsed(line).is_ok(), "{line}: {}", parsed(line).err().unwrap());
+    }
+    for line in ["sbe", "sbe running", "sbe resolve", "sbe explain", "sbe run a.toml", "sbe status --verbose"]
+    {
+        assert!(parsed(line).is_err(), "{line}");
+    }
+}
+
+#[test]
+fn the_version_is_that_of_the_package() {
+    let text = parsed("sbe --version").unwrap_err().to_string();
+    assert_eq!(text.trim(), format!("sbe {}", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn a_name_server_is_an_address_with_or_without_a_port() {
+    for (text, addr) in [
+        ("127.0.0.1", "127.0.0.1:53"),
+        ("127.0.0.1:5353", "127.0.0.1:5353"),
+        ("::1", "[::1]:53"),
+        ("[::1]", "[::1]:53"),
+        ("[::1]:5353", "[::1]:5353"),
+    ] {
+        assert_eq!(name_server(text), Ok(addr.parse().unwrap()), "{text}");
+    }
+    assert!(name_server("dns.example").is_err());
+}
+
+#[test]
+fn the_admin_interface_is_on_loopback_where_nothing_else_is_said() {
+    let Ok(Command::Status(admin)) = parsed("sbe status") else { panic!("no status") };
+    assert_eq!((admin.admin.as_str(), admin.json), ("http://127.0.0.1:9060", false));
+}
+
+#[test]
+fn a_faulty_configuration_ends_with_2_and_each_error_has_its_place() {
+    let dir = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("config");
+    let errors = check::load(Some(&dir.join("bad/unknown-keys.toml"))).unwrap_err();
+    assert!(errors.len() > 3, "{errors:?}");
+    for error in &errors {
+        let text = error.to_string();
+        let place = text.split_once("bad/unknown-keys.toml:").unwrap().1;
+        let mut parts = place.split(':');
+        assert!(
+            parts.next().unwrap().parse::<usize>().is_ok() && parts.next().unwrap().parse::<usize>().is_ok(),
+            "{text}"
+        );
+    }
+    assert_eq!(check::check(Some(&dir.join("bad/unknown-keys.toml"))), WRONG);
+    assert_eq!(check::check(Some(&dir.join("no such file.toml"))), WRONG);
+    assert_eq!(check::check(Some(&dir.join("udp-lab.toml"))), 0);
+}
+
+#[test]
+fn nobody_listening_is_told_apart_from_a_wrong_url() {
+    // A port that was ours a moment ago and is closed now.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let admin = |url: String| Admin { admin: url, json: false };
+    assert_eq!(ask::status(&admin(format!("http://127.0.0.1:{port}"))), UNREACHABLE);
+    assert_eq!(ask::status(&admin("ftp://127.0.0.1".to_owned())), WRONG);
+}
+
+#[test]
+fn what_stood_in_a_message_is_shown_without_control_octets() {
+    assert_eq!(show::plain(&json!("a\u{1b}[2J\nb")), "a?[2J?b");
+    assert_eq!(show::plain(&json!(null)), "-");
+    let text = show::explanation(&json!({ "requests": [{
+        "method": "INVITE", "uri": "sip:a@b\u{7}", "call_id": "x", "from": "core", "transport": "udp",
+        "remote": "127.0.0.1:5060", "rule": "peer_domain", "to": ["sp"], "cancelled": false,
+        "status": 500, "reason": "unavailable", "ended_ms": 12.5,
+        "legs": [{ "party": "sp", "asked_ms": 0.1, "target": "sip:b", "outcome": "found", "steps": [
+            { "name": "b", "type": "NAPTR", "outcome": "nodata", "ttl": 60, "cached": true, "stale": false, "records": [] }
+        ], "candidates": [], "left_out": [{ "what": "b. SRV", "reason": "no_port" }] }],
+        "attempts": [{ "instance": "udp:127.0.0.2:5060", "picked": "drawn", "standing": "up", "branch": "00",
+            "outcome": "timeout", "status": null, "started_ms": 0.2, "ended_ms": 10 }],
+    }]}));
+    for part in [
+        "INVITE sip:a@b?",
+        "b. NAPTR: nodata, 60 s to live, from the cache",
+        "left out: b. SRV (no_port)",
+        "tried udp:127.0.0.2:5060 (drawn, up, branch ..00): timeout at 10 ms",
+        "final response 500 (unavailable)",
+    ] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+}

@@ -59,6 +59,7 @@ pub(super) struct PeerSpots {
     pub sources: Vec<usize>,
     pub tls_names: Vec<usize>,
     pub certificate: usize,
+    pub probe: usize,
 }
 
 /// Reads everything. The result counts only if the report has no errors.

@@ -178,6 +178,18 @@ fn usefulness(
         let what = format!("peer \"{}\" has a next_hop but no domains, so nothing goes there", peer.name);
         report.warn(spot.next_hop, what, "add domains, or remove next_hop");
     }
+    let below = |d: &DomainPattern| matches!(d, DomainPattern::Below(_));
+    if peer.probe.is_some() && peer.next_hop.is_none() && !peer.domains.is_empty() {
+        if peer.domains.iter().all(below) {
+            let what =
+                format!("peer \"{}\" has nothing but wildcards, so nothing of it is probed", peer.name);
+            report.warn(spot.probe, what, "add a domain whose servers are to be probed, or remove probe");
+        } else if let Some((wildcard, at)) = peer.domains.iter().zip(&spot.domains).find(|(d, _)| below(d)) {
+            let what =
+                format!("what \"{}\" leads to is not probed, a wildcard names no server", show(wildcard));
+            report.warn(*at, what, "list the domains whose servers are to be probed");
+        }
+    }
     if !listeners_known {
         return;
     }

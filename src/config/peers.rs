@@ -46,6 +46,7 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
     spot.domains = places;
     let next_hop = section.parsed(report, "next_hop", names::next_hop);
     spot.next_hop = section.place("next_hop");
+    spot.probe = section.place_of_key("probe");
     let (sources, places) = split(sources(report, section));
     spot.sources = places;
     let tls_names = section.list(report, "tls_names", names::tls_name).map(|list| {

@@ -27,7 +27,7 @@ use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
 use super::pool::Pool;
 use super::sys::{BATCH, SendBatch};
-use super::udp::UdpSocket;
+use super::udp::{Kind, UdpSocket};
 
 /// Timers fire on a grid of this width, so that timers close to each other share a wake-up.
 const GRID: Duration = Duration::from_millis(4);
@@ -138,7 +138,7 @@ enum Step {
     /// An observation, and the shard that made it.
     Health(usize, Instance, Observation),
     Tell(Event),
-    Sent(SendToken, ConnId),
+    Sent(SendToken, ConnId, bool),
     Failed(SendToken, SendFailure),
     Closed(ConnId),
 }
@@ -299,13 +299,12 @@ impl<E: Element> Worker<E> {
             return;
         }
         loop {
+            self.flush(Kind::Answers);
             let step = self.steps.borrow_mut().pop_front();
             match step {
                 Some(step) => self.carry_out(step, now),
                 None => {
-                    for socket in self.udp.iter().flatten() {
-                        UdpSocket::flush(socket, self);
-                    }
+                    self.flush(Kind::Requests);
                     if self.steps.borrow().is_empty() {
                         break;
                     }
@@ -313,6 +312,12 @@ impl<E: Element> Worker<E> {
             }
         }
         self.settling.set(false);
+    }
+
+    fn flush(self: &Rc<Self>, kind: Kind) {
+        for socket in self.udp.iter().flatten() {
+            UdpSocket::flush(socket, kind, self);
+        }
     }
 
     fn carry_out(self: &Rc<Self>, step: Step, now: Instant) {
@@ -333,9 +338,9 @@ impl<E: Element> Worker<E> {
                 }
             }
             Step::Tell(event) => self.log.borrow_mut().tell(&event, now, self.counters(), &self.node.peers),
-            Step::Sent(token, conn) => {
+            Step::Sent(token, conn, reused) => {
                 if let Some(shard) = self.node.shard_of_token(token) {
-                    self.enter(shard, now, Input::Sent { token, conn });
+                    self.enter(shard, now, Input::Sent { token, conn, reused });
                 }
             }
             Step::Failed(token, failure) => {
@@ -364,8 +369,8 @@ impl<E: Element> Worker<E> {
     }
 
     /// Tells the owner of `token` at once, before anything can happen to the connection.
-    pub(super) fn sent(self: &Rc<Self>, token: SendToken, conn: ConnId, now: Instant) {
-        self.carry_out(Step::Sent(token, conn), now);
+    pub(super) fn sent(self: &Rc<Self>, token: SendToken, conn: ConnId, reused: bool, now: Instant) {
+        self.carry_out(Step::Sent(token, conn, reused), now);
     }
 
     /// An ICMP error. One that quotes enough goes to the owner of the call, else to all.

@@ -125,7 +125,11 @@ mod tests {
         let told = (0..1000).filter(|_| allowance.take(now).0).count();
         assert_eq!(told, 10);
         let later = now + Duration::from_secs(1);
-        assert_eq!(allowance.take(later), (true, 990), "a new second, a new allowance, and what was left out");
+        assert_eq!(
+            allowance.take(later),
+            (true, 990),
+            "a new second, a new allowance, and what was left out"
+        );
         assert_eq!(allowance.take(later), (true, 0));
     }
 

@@ -19,7 +19,8 @@ pub fn init(log: &config::Log) -> Result<(), String> {
         Ok(text) if !text.is_empty() => {
             EnvFilter::try_new(&text).map_err(|e| format!("RUST_LOG=\"{text}\" is no filter: {e}"))?
         }
-        _ => EnvFilter::try_new(&log.level).map_err(|e| format!("log level \"{}\" is no filter: {e}", log.level))?,
+        _ => EnvFilter::try_new(&log.level)
+            .map_err(|e| format!("log level \"{}\" is no filter: {e}", log.level))?,
     };
     // Colours are control octets, of which there shall be none.
     let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_writer(Lines);

@@ -129,8 +129,8 @@ impl Node {
         let ledger = Arc::new(Ledger::new(Instant::now()));
         let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), dialog_secret, None));
         let resolver = Resolver::new(&config.dns, enabled(&policy), config.limits.dns_entries, tokio.clone());
-        let shards = shards(&policy)?;
         let [secret] = random_words::<1>()?;
+        let shards = shards(&policy, secret)?;
         let handle = start(&config, shards, Arc::new(resolver.clone()), secret)?;
         let node = Arc::new(Self {
             policy: ArcSwap::new(Arc::clone(&policy)),
@@ -210,7 +210,11 @@ impl Node {
     /// Begins or ends draining (rule 12).
     pub fn drain(&self, drain: bool) {
         if self.draining.swap(drain, Ordering::Relaxed) != drain {
-            tracing::info!(draining = drain, "{}", if drain { "draining" } else { "accepting requests again" });
+            tracing::info!(
+                draining = drain,
+                "{}",
+                if drain { "draining" } else { "accepting requests again" }
+            );
         }
         self.handle.update(&Update::Drain(drain));
     }
@@ -269,7 +273,10 @@ impl Node {
                 for error in errors {
                     tracing::error!("{error}");
                 }
-                tracing::error!(errors = errors.len(), "the configuration is not taken over, the old one stays");
+                tracing::error!(
+                    errors = errors.len(),
+                    "the configuration is not taken over, the old one stays"
+                );
             }
         }
         outcome
@@ -486,12 +493,12 @@ fn keep_fixed(config: &mut Config, before: &Config, bound: &[Listen]) -> Vec<&'s
 }
 
 /// One shard per worker; all secrets are drawn anew at every start.
-fn shards(policy: &Arc<Policy>) -> Result<Vec<Shard>, NodeError> {
+fn shards(policy: &Arc<Policy>, owner: u64) -> Result<Vec<Shard>, NodeError> {
     let count = workers(&policy.config);
     let (keys, call, loops) = (random_words()?, random_words()?, random_words()?);
     (0..count)
         .map(|id| {
-            let seeds = Seeds { seed: random()?, keys, call, loops };
+            let seeds = Seeds { seed: random()?, keys, call, loops, owner };
             Ok(Shard::new(u16::try_from(id).unwrap_or(u16::MAX), count, Arc::clone(policy), &seeds))
         })
         .collect()

@@ -159,7 +159,9 @@ impl Schedule {
                 if policy.domains.is_own_socket(instance.addr) {
                     continue;
                 }
-                let Some(hop) = hop(policy, peer, *instance, &located.hop_of(server).to_string()) else { continue };
+                let Some(hop) = hop(policy, peer, *instance, &located.hop_of(server).to_string()) else {
+                    continue;
+                };
                 place.instances.push(*instance);
                 fresh.push((place.peer, *instance, hop));
             }
@@ -170,7 +172,14 @@ impl Schedule {
         self.forget()
     }
 
-    fn probe_from_now_on(&mut self, policy: &Policy, now: Instant, peer: PeerId, instance: Instance, hop: Hop) {
+    fn probe_from_now_on(
+        &mut self,
+        policy: &Policy,
+        now: Instant,
+        peer: PeerId,
+        instance: Instance,
+        hop: Hop,
+    ) {
         if let Some(target) = self.targets.get_mut(&(peer, instance)) {
             target.hop = hop;
             return;
@@ -253,7 +262,9 @@ fn keys(peer: &PeerEntry) -> Vec<LocateKey> {
         DomainPattern::Exact(host) => Some(host.clone()),
         DomainPattern::Below(_) => None,
     });
-    exact.map(|host| LocateKey { host, port: None, transport: None, sips: false, realm: Realm::Peering }).collect()
+    exact
+        .map(|host| LocateKey { host, port: None, transport: None, sips: false, realm: Realm::Peering })
+        .collect()
 }
 
 /// The different instances of a result, each with the server that it belongs to.

@@ -82,7 +82,10 @@ mod tests {
 
     #[test]
     fn a_secret_is_hexadecimal_or_raw_and_long_enough() {
-        assert_eq!(key(b"000102030405060708090a0b0c0d0e0f\n").ok(), Some([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]));
+        assert_eq!(
+            key(b"000102030405060708090a0b0c0d0e0f\n").ok(),
+            Some([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15])
+        );
         assert_eq!(key(b"sixteen octets!!").ok(), Some(*b"sixteen octets!!"));
         assert_eq!(key(b"0001020304050607"), Err(8), "hexadecimal digits are half an octet each");
         assert_eq!(key(b" too short \n"), Err(9));

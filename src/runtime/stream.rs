@@ -324,8 +324,10 @@ impl<E: Element, S: Stream> Connection<E, S> {
             }
             self.unread.extend_from_slice(octets);
             drop(room);
+            let began = self.began;
             self.hand_over();
-            if !matches!(self.phase, Phase::Open) {
+            // A new deadline or phase is for the loop around this to heed.
+            if !matches!(self.phase, Phase::Open) || (self.began.is_some() && self.began != began) {
                 return Poll::Ready(None);
             }
         }

@@ -283,6 +283,8 @@ fn each_control(header: &libc::msghdr, mut f: impl FnMut(libc::c_int, libc::c_in
         let mut cmsg = libc::CMSG_FIRSTHDR(header);
         while let Some(c) = cmsg.as_ref() {
             let head = libc::CMSG_LEN(0) as usize;
+            // Its type differs between C libraries.
+            #[allow(clippy::unnecessary_cast)]
             let len = (c.cmsg_len as usize).saturating_sub(head);
             let data = std::slice::from_raw_parts(libc::CMSG_DATA(cmsg), len);
             f(c.cmsg_level, c.cmsg_type, data);

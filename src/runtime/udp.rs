@@ -26,12 +26,20 @@ use super::driver::{Arrived, Worker};
 use super::element::Element;
 use super::sys::{self, BATCH, DATAGRAM, ErrorReader, RecvBatch};
 
-/// Datagrams waiting for room in the send buffer, per socket.
+/// Datagrams waiting for room in the send buffer, per socket and kind.
 const SEND_QUEUE: usize = 4096;
 /// Batches taken before other tasks of the worker get their turn.
 const BATCHES_PER_TURN: usize = 4;
 /// Error queue entries taken before other tasks get their turn.
 const ERRORS_PER_TURN: usize = 256;
+
+/// What is sent in a turn goes in this order, over all sockets: once a request is out, its answer
+/// may come back to another worker and be passed on, and a 100 of ours must not come after it.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Answers,
+    Requests,
+}
 
 /// A datagram to send.
 struct Datagram {
@@ -45,7 +53,8 @@ pub(super) struct UdpSocket {
     listener: ListenerId,
     local: SocketAddr,
     fd: AsyncFd<OwnedFd>,
-    queue: RefCell<VecDeque<Datagram>>,
+    answers: RefCell<VecDeque<Datagram>>,
+    requests: RefCell<VecDeque<Datagram>>,
     /// The send buffer is full and somebody waits for room in it.
     blocked: Cell<bool>,
 }
@@ -55,12 +64,20 @@ impl UdpSocket {
     pub(super) fn new(listener: ListenerId, socket: StdSocket) -> io::Result<Rc<Self>> {
         let local = socket.local_addr()?;
         let fd = sys::watch(socket.into(), Interest::READABLE | Interest::ERROR)?;
-        Ok(Rc::new(Self { listener, local, fd, queue: RefCell::default(), blocked: Cell::new(false) }))
+        Ok(Rc::new(Self {
+            listener,
+            local,
+            fd,
+            answers: RefCell::default(),
+            requests: RefCell::default(),
+            blocked: Cell::new(false),
+        }))
     }
 
     /// Queues a datagram until the turn's end; false: dropped, the queue is full.
     pub(super) fn queue(&self, to: SocketAddr, bytes: Bytes, token: Option<SendToken>) -> bool {
-        let mut queue = self.queue.borrow_mut();
+        let kind = if bytes.starts_with(b"SIP/2.0 ") { Kind::Answers } else { Kind::Requests };
+        let mut queue = self.of(kind).borrow_mut();
         if queue.len() >= SEND_QUEUE {
             return false;
         }
@@ -68,12 +85,20 @@ impl UdpSocket {
         true
     }
 
-    /// Sends what is queued. Failures are told at the worker's next settling.
-    pub(super) fn flush<E: Element>(socket: &Rc<Self>, worker: &Rc<Worker<E>>) {
-        if socket.blocked.get() || socket.queue.borrow().is_empty() {
+    fn of(&self, kind: Kind) -> &RefCell<VecDeque<Datagram>> {
+        match kind {
+            Kind::Answers => &self.answers,
+            Kind::Requests => &self.requests,
+        }
+    }
+
+    /// Sends what is queued of one kind. Failures are told at the worker's next settling.
+    pub(super) fn flush<E: Element>(socket: &Rc<Self>, kind: Kind, worker: &Rc<Worker<E>>) {
+        let queue = socket.of(kind);
+        if socket.blocked.get() || queue.borrow().is_empty() {
             return;
         }
-        let mut queue = socket.queue.borrow_mut();
+        let mut queue = queue.borrow_mut();
         let mut batch = worker.send_batch.borrow_mut();
         let mut sent = 0;
         // The first datagram's failure may be the echo of an ICMP error for an earlier one, which
@@ -167,6 +192,7 @@ impl UdpSocket {
         failed: bool,
     ) -> bool {
         let wildcard = self.local.ip().is_unspecified();
+        let mut failures = 0;
         for _ in 0..BATCHES_PER_TURN {
             match room.receive(self.fd.get_ref().as_fd(), wildcard) {
                 Ok(n) => {
@@ -179,11 +205,13 @@ impl UdpSocket {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
                 // An ICMP error of the past, reported here too: its story is in the error queue.
                 Err(_) => {
+                    failures += 1;
                     self.take_errors(worker, errors);
                 }
             }
         }
-        false
+        // Nothing but failures: no error of the past, then, and asking again at once would spin.
+        failures == BATCHES_PER_TURN
     }
 
     fn work_through<E: Element>(&self, worker: &Rc<Worker<E>>, room: &RecvBatch, n: usize) {

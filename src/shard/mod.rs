@@ -70,8 +70,10 @@ pub struct Seeds {
     pub keys: [u64; 8],
     /// Of stickiness and call counting.
     pub call: [u64; 4],
-    /// Of loop detection; the same on all shards.
+    /// Of loop detection.
     pub loops: [u64; 2],
+    /// What the shell gives to [`shard_of`].
+    pub owner: u64,
 }
 
 /// Everything but the contexts, so that a context can be worked on beside it.
@@ -82,6 +84,7 @@ struct Core {
     keys: KeySecrets,
     call_hash: RandomState,
     loops: [u64; 2],
+    owner: u64,
     timers: Lanes<TimerKey>,
     outputs: VecDeque<Output>,
     fx: Effects,
@@ -119,6 +122,7 @@ impl Shard {
                 keys: KeySecrets::new(seeds.keys),
                 call_hash: RandomState::with_seeds(a, b, c, d),
                 loops: seeds.loops,
+                owner: seeds.owner,
                 timers: Lanes::new(),
                 outputs: VecDeque::new(),
                 fx: Effects::new(),
@@ -155,7 +159,7 @@ impl Shard {
                 }
             }
             Input::Located { ticket, result } => self.on_located(now, ticket, result),
-            Input::Sent { token, conn } => self.on_sent(token, conn),
+            Input::Sent { token, conn, reused } => self.on_sent(token, conn, reused),
             Input::SendFailed { token, failure } => self.on_send_failed(now, token, failure),
             Input::Undeliverable { to, payload } => self.on_undeliverable(now, to, payload),
             Input::ConnectionClosed { conn } => self.on_connection_closed(now, conn),
@@ -377,8 +381,15 @@ pub fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize {
     if shards <= 1 {
         return 0;
     }
-    let id = find_call_id(bytes).unwrap_or_default();
-    let hash = RandomState::with_seeds(secret, !secret, secret.rotate_left(32), 0x5be).hash_one(id);
+    find_call_id(bytes).map_or(0, |id| owner_of(id, secret, shards))
+}
+
+/// The shard that owns a Call-ID.
+fn owner_of(call_id: &[u8], secret: u64, shards: usize) -> usize {
+    if shards <= 1 {
+        return 0;
+    }
+    let hash = RandomState::with_seeds(secret, !secret, secret.rotate_left(32), 0x5be).hash_one(call_id);
     usize::try_from(hash % u64::try_from(shards).unwrap_or(1)).unwrap_or(0)
 }
 

@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 
-use crate::flow::{Hop, PeerId};
+use crate::flow::{Hop, Host, PeerId};
 use crate::location::{Instance, Observation};
 use crate::peering::Party;
 use crate::proxy::{Attempt, Cancel, Client, Context, Kind, ReplyPath, Server, Stage};
 use crate::transaction::{Branch, ClientNonInvite};
 use crate::wire::{Method, build};
 
-use super::{Core, Shard};
+use super::{Core, Shard, owner_of};
 
 impl Shard {
     /// Sends one probe; what comes of it is an observation of the instance.
@@ -31,7 +31,7 @@ impl Shard {
         let Some(handle) = self.slots.reserve(usize::MAX) else { return };
         let random = self.core.random();
         let branch = Branch::mint(self.core.id, handle.slot, handle.generation, random, 0);
-        let call_id = format!("{:016x}@{}", self.core.random(), policy.config.node.name);
+        let call_id = self.own_call_id(&policy.config.node.name);
         let tag = format!("{:016x}", self.core.random());
         // The row begins with its name, which the builder writes itself.
         let prefix = out.via_prefix.strip_prefix(b"Via: ").unwrap_or(&out.via_prefix);
@@ -61,6 +61,7 @@ impl Shard {
             ringing: false,
             cancel: Cancel::No,
             conn: None,
+            reused: false,
             retried: false,
             record: 0,
             to: Party::Peer(peer),
@@ -84,6 +85,18 @@ impl Shard {
         });
         self.core.apply_attempt(now, handle, &mut context, 0, None);
         self.settle(handle, context);
+    }
+}
+
+impl Shard {
+    /// A Call-ID of ours that this shard owns, so that the answer comes back here.
+    fn own_call_id(&mut self, host: &Host) -> String {
+        loop {
+            let id = format!("{:016x}@{host}", self.core.random());
+            if owner_of(id.as_bytes(), self.core.owner, self.shards) == usize::from(self.core.id) {
+                return id;
+            }
+        }
     }
 }
 

@@ -124,12 +124,12 @@ impl Core {
     ) {
         let Some(attempt) = context.attempts.get_mut(at) else { return };
         if attempt.stage == Stage::Abandoned {
-            // The next candidate has the call: this one is to stop (rule 10).
+            // The next candidate has the call: this one is to stop (rule 10). A CANCEL from upstream may have
+            // asked for that already.
             if context.kind == Kind::Invite && matches!(attempt.cancel, Cancel::No) {
                 attempt.cancel = Cancel::Pending;
-                self.cancel_attempt(now, handle, context, at);
             }
-            return;
+            return self.cancel_attempt(now, handle, context, at);
         }
         self.cancel_attempt(now, handle, context, at);
         if msg.status() == 100 {
@@ -171,14 +171,15 @@ impl Core {
                 self.attempt_ended(now, context, at, "ok", status);
             }
             self.cancel_others(now, handle, context, at);
+            if let Some(bytes) = upstream(msg) {
+                self.finish(now, handle, context, status, bytes.into());
+            }
+            // After the answer itself, which gives the call its full age.
             if let Some(key) = context.call
                 && let Some(seconds) = msg.seconds(Name::SessionExpires)
             {
                 let expires = expiry(now, self.policy.config.calls_max_age, Some(seconds));
                 self.calls.refresh(key, expires);
-            }
-            if let Some(bytes) = upstream(msg) {
-                self.finish(now, handle, context, status, bytes.into());
             }
             return;
         }
@@ -193,14 +194,14 @@ impl Core {
         match verdict(status, self.policy.fails_over(to, status), ringing, context.cancelled) {
             Verdict::Failover => {
                 if let Some(live) = context.live.as_mut() {
-                    keep_best(live, status, Some(bytes));
+                    keep_best(live, context.kind, status, Some(bytes));
                 }
                 self.failed_over(context, to.peer(), instance, outcome(status));
                 self.next(now, handle, context);
             }
             Verdict::Final if status == 503 => {
                 if let Some(live) = context.live.as_mut() {
-                    keep_best(live, status, Some(bytes));
+                    keep_best(live, context.kind, status, Some(bytes));
                 }
                 self.conclude(now, handle, context);
             }
@@ -215,6 +216,10 @@ impl Core {
                 continue;
             }
             let Some(attempt) = context.attempts.get_mut(i) else { continue };
+            if let Client::Invite(m) = &mut attempt.client {
+                // One that has not answered yet is not asked again.
+                m.abandon();
+            }
             if attempt.stage != Stage::Ended && matches!(attempt.cancel, Cancel::No) {
                 attempt.cancel = Cancel::Pending;
                 self.cancel_attempt(now, handle, context, i);

@@ -7,7 +7,7 @@ use super::index::{Framing, Index, Span};
 use super::name::{Method, Name};
 use super::name_addr::{AddrFault, NameAddrRef};
 use super::scan::{Cursor, Values, is_lws, is_token, number, sub};
-use super::uri::UriRef;
+use super::uri::{Scheme, UriRef, octets_are_sound};
 use super::via::ViaRef;
 
 /// Runs all checks; reads the fields that every message has on the way.
@@ -98,11 +98,11 @@ fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
     let addr = NameAddrRef::parse(bytes, value.range())?;
     let mut tag = None;
     for param in addr.parameters().filter(|p| p.name.eq_ignore_ascii_case(b"tag")) {
-        if tag.is_some() {
-            return Err(AddrFault::RepeatedTag);
+        let len = param.value.unwrap_or_default().len();
+        if tag.is_some() || len == 0 {
+            return Err(AddrFault::BadTag);
         }
         let end = addr.params_range.start + param.range.end;
-        let len = param.value.unwrap_or_default().len();
         tag = Some(Span::from(end.saturating_sub(len)..end));
     }
     Ok(tag.unwrap_or_default())
@@ -160,13 +160,13 @@ fn max_forwards(index: &mut Index, bytes: &[u8]) {
 
 fn request_uri(index: &mut Index, bytes: &[u8]) {
     let uri = sub(bytes, index.uri.range());
-    // Also for schemes we do not know: white space in it makes the start line ambiguous, brackets
-    // make it something other than a URI.
-    if uri.iter().any(|&b| is_lws(b) || matches!(b, b'<' | b'>')) {
-        return index.blame(Fault::BAD_URI);
-    }
     match UriRef::parse(uri) {
         Ok(uri) if uri.headers.is_some() => index.blame(Fault::URI_HEADERS),
+        // Whatever the scheme: white space makes the start line ambiguous, brackets are no part
+        // of a URI.
+        Ok(UriRef { scheme: Scheme::Other(_), .. }) if !octets_are_sound(uri) => {
+            index.blame(Fault::BAD_URI);
+        }
         Ok(_) => {}
         Err(_) => index.blame(Fault::BAD_URI),
     }

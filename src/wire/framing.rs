@@ -164,7 +164,7 @@ impl StreamFramer {
         // Stops at the blank line, which is no row.
         while pos + 2 < head.len() {
             let row = raw_row(head, pos);
-            if Name::of(sub(head, pos..pos + row.name_len)) == Name::ContentLength {
+            if row.name == Name::ContentLength {
                 let Some(n) = number(sub(head, row.value), u64::from(u32::MAX)) else {
                     return unsure;
                 };

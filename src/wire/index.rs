@@ -65,6 +65,8 @@ pub struct Index {
     pub(crate) rows: SmallVec<[Row; 48]>,
     /// First row of each known name.
     first: [u16; Name::COUNT],
+    /// A bit for each known name with more than one row.
+    repeated: u32,
     pub(crate) method: Method,
     pub(crate) method_span: Span,
     pub(crate) uri: Span,
@@ -99,6 +101,7 @@ impl Index {
         let mut index = Index {
             rows: SmallVec::new(),
             first: [NONE; Name::COUNT],
+            repeated: 0,
             method: Method::Other,
             method_span: Span::default(),
             uri: Span::default(),
@@ -148,9 +151,7 @@ impl Index {
 
     /// True if there is more than one row of this name.
     pub(crate) fn repeated(&self, name: Name) -> bool {
-        self.first(name)
-            .and_then(|(at, _)| self.rows.get(at + 1..))
-            .is_some_and(|later| later.iter().any(|row| row.name == name))
+        self.repeated & (1 << name as u32) != 0
     }
 
     fn read_start_line(&mut self, bytes: &[u8], line: Range<usize>) -> Result<(), Unusable> {
@@ -230,7 +231,7 @@ impl Index {
                 fault = fault.or(Some(Fault::HEADER_TOO_LARGE));
             }
             if self.rows.len() < limits.max_headers.min(usize::from(NONE)) {
-                self.push(bytes, pos, &row);
+                self.push(pos, &row);
             } else {
                 fault = fault.or(Some(Fault::TOO_MANY_HEADERS));
             }
@@ -253,14 +254,15 @@ impl Index {
         self.body = (body..len).into();
     }
 
-    fn push(&mut self, bytes: &[u8], pos: usize, row: &RawRow) {
-        let raw_name = sub(bytes, pos..pos + row.name_len);
-        let name = if row.well_formed { Name::of(raw_name) } else { Name::Other };
+    fn push(&mut self, pos: usize, row: &RawRow) {
+        let name = row.name;
         let at = u16::try_from(self.rows.len()).unwrap_or(NONE);
-        if let Some(first) = self.first.get_mut(name as usize)
-            && *first == NONE
-        {
-            *first = at;
+        if let Some(first) = self.first.get_mut(name as usize) {
+            if *first == NONE {
+                *first = at;
+            } else {
+                self.repeated |= 1 << name as u32;
+            }
         }
         self.rows.push(Row {
             name,
@@ -331,8 +333,25 @@ pub(crate) fn line_end(bytes: &[u8], pos: usize) -> Option<usize> {
     }
 }
 
+/// The token at the start of `rest`, its length, and where the colon should be: past the blanks.
+fn name_and_colon(rest: &[u8]) -> (Name, usize, usize) {
+    // The usual case, without a look at each octet: a known name up to the first colon.
+    let near = rest.get(..16).unwrap_or(rest);
+    if let Some(colon) = near.iter().position(|&b| b == b':') {
+        let name = Name::of(sub(near, 0..colon));
+        if name != Name::Other {
+            return (name, colon, colon);
+        }
+    }
+    let len = rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len());
+    let blanks = rest.iter().skip(len).take_while(|&&b| matches!(b, b' ' | b'\t')).count();
+    (Name::of(sub(rest, 0..len)), len, len + blanks)
+}
+
 /// A row as the octets show it.
 pub(crate) struct RawRow {
+    /// [`Name::Other`] for what is no field.
+    pub(crate) name: Name,
     pub(crate) name_len: usize,
     pub(crate) value: Range<usize>,
     pub(crate) end: usize,
@@ -344,11 +363,7 @@ pub(crate) struct RawRow {
 /// Reads the row that starts at `pos`, continuation lines included (RFC 3261 §7.3.1).
 pub(crate) fn raw_row(bytes: &[u8], pos: usize) -> RawRow {
     let rest = bytes.get(pos..).unwrap_or_default();
-    let name_len = rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len());
-    let mut colon = name_len;
-    while matches!(rest.get(colon), Some(b' ' | b'\t')) {
-        colon += 1;
-    }
+    let (name, name_len, colon) = name_and_colon(rest);
     let named = name_len > 0 && rest.get(colon) == Some(&b':');
     let value_at = if named { pos + colon + 1 } else { pos };
     let (mut end, mut line_ends, mut ended) = (value_at, 0, false);
@@ -365,6 +380,7 @@ pub(crate) fn raw_row(bytes: &[u8], pos: usize) -> RawRow {
     }
     let text_end = if ended { end - 2 } else { end };
     RawRow {
+        name: if named && ended { name } else { Name::Other },
         name_len: if named { name_len } else { 0 },
         value: trim(bytes, value_at..text_end),
         end,

@@ -41,46 +41,45 @@ impl Name {
         let Some(&first) = name.first() else {
             return Name::Other;
         };
-        // Length and first letter leave at most two candidates each.
-        let (candidate, full): (Name, &[u8]) = match (name.len(), first | 0x20) {
-            (1, b'v') => return Name::Via,
-            (1, b'f') => return Name::From,
-            (1, b't') => return Name::To,
-            (1, b'i') => return Name::CallId,
-            (1, b'm') => return Name::Contact,
-            (1, b'l') => return Name::ContentLength,
-            (1, b'c') => return Name::ContentType,
-            (1, b'k') => return Name::Supported,
-            (1, b'x') => return Name::SessionExpires,
-            (2, b't') => (Name::To, b"to"),
-            (3, b'v') => (Name::Via, b"via"),
-            (4, b'f') => (Name::From, b"from"),
-            (4, b'c') => (Name::CSeq, b"cseq"),
-            (4, b'd') => (Name::Date, b"date"),
-            (4, b'p') => (Name::Path, b"path"),
-            (5, b'r') => (Name::Route, b"route"),
-            (6, b'm') => (Name::MinSe, b"min-se"),
-            (6, b'r') => (Name::Reason, b"reason"),
-            (7, b'c') => match name.get(1) {
-                Some(b'a' | b'A') => (Name::CallId, b"call-id"),
-                _ => (Name::Contact, b"contact"),
+        // Length and first letter leave at most two candidates.
+        match (name.len(), first | 0x20) {
+            (1, b'v') => Name::Via,
+            (1, b'f') => Name::From,
+            (1, b't') => Name::To,
+            (1, b'i') => Name::CallId,
+            (1, b'm') => Name::Contact,
+            (1, b'l') => Name::ContentLength,
+            (1, b'c') => Name::ContentType,
+            (1, b'k') => Name::Supported,
+            (1, b'x') => Name::SessionExpires,
+            (2, b't') => is(name, b"To", Name::To),
+            (3, b'v') => is(name, b"Via", Name::Via),
+            (4, b'f') => is(name, b"From", Name::From),
+            (4, b'c') => is(name, b"CSeq", Name::CSeq),
+            (4, b'd') => is(name, b"Date", Name::Date),
+            (4, b'p') => is(name, b"Path", Name::Path),
+            (5, b'r') => is(name, b"Route", Name::Route),
+            (6, b'm') => is(name, b"Min-SE", Name::MinSe),
+            (6, b'r') => is(name, b"Reason", Name::Reason),
+            (7, b'c') => match is(name, b"Call-ID", Name::CallId) {
+                Name::Other => is(name, b"Contact", Name::Contact),
+                found => found,
             },
-            (7, b'r') => (Name::Require, b"require"),
-            (7, b'e') => (Name::Expires, b"expires"),
-            (7, b'w') => (Name::Warning, b"warning"),
-            (9, b's') => (Name::Supported, b"supported"),
-            (9, b't') => (Name::Timestamp, b"timestamp"),
-            (11, b'r') => (Name::RetryAfter, b"retry-after"),
-            (11, b'u') => (Name::Unsupported, b"unsupported"),
-            (12, b'm') => (Name::MaxForwards, b"max-forwards"),
-            (12, b'r') => (Name::RecordRoute, b"record-route"),
-            (12, b'c') => (Name::ContentType, b"content-type"),
-            (13, b'p') => (Name::ProxyRequire, b"proxy-require"),
-            (14, b'c') => (Name::ContentLength, b"content-length"),
-            (15, b's') => (Name::SessionExpires, b"session-expires"),
-            _ => return Name::Other,
-        };
-        if name.eq_ignore_ascii_case(full) { candidate } else { Name::Other }
+            (7, b'r') => is(name, b"Require", Name::Require),
+            (7, b'e') => is(name, b"Expires", Name::Expires),
+            (7, b'w') => is(name, b"Warning", Name::Warning),
+            (9, b's') => is(name, b"Supported", Name::Supported),
+            (9, b't') => is(name, b"Timestamp", Name::Timestamp),
+            (11, b'r') => is(name, b"Retry-After", Name::RetryAfter),
+            (11, b'u') => is(name, b"Unsupported", Name::Unsupported),
+            (12, b'm') => is(name, b"Max-Forwards", Name::MaxForwards),
+            (12, b'r') => is(name, b"Record-Route", Name::RecordRoute),
+            (12, b'c') => is(name, b"Content-Type", Name::ContentType),
+            (13, b'p') => is(name, b"Proxy-Require", Name::ProxyRequire),
+            (14, b'c') => is(name, b"Content-Length", Name::ContentLength),
+            (15, b's') => is(name, b"Session-Expires", Name::SessionExpires),
+            _ => Name::Other,
+        }
     }
 
     /// The long form as the RFCs spell it; empty for [`Name::Other`].
@@ -113,6 +112,13 @@ impl Name {
             Name::Other => "",
         }
     }
+}
+
+/// `found` if `name` is `full` in any case. The usual spelling is compared as whole words first: with
+/// the length known when compiling, that is a few instructions.
+fn is<const N: usize>(name: &[u8], full: &[u8; N], found: Name) -> Name {
+    let same = <&[u8; N]>::try_from(name).is_ok_and(|name| name == full);
+    if same || name.eq_ignore_ascii_case(full) { found } else { Name::Other }
 }
 
 /// Compact forms of fields that have no [`Name`] (IANA registry of SIP header fields), lower case.

@@ -18,8 +18,8 @@ pub enum AddrFault {
     Empty,
     /// Something other than parameters after the URI.
     Trailing,
-    /// The `tag` parameter is there twice.
-    RepeatedTag,
+    /// The `tag` parameter is there twice, or has no value.
+    BadTag,
     /// A Route or Record-Route value without angle brackets.
     NoBrackets,
     /// The URI in it.

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 const TOKEN: u8 = 1;
 const HOST: u8 = 2;
+const LWS: u8 = 4;
 
 /// Classes of each octet.
 const CLASS: [u8; 256] = {
@@ -18,6 +19,7 @@ const CLASS: [u8; 256] = {
             table[i] = match b {
                 b'-' | b'.' | b'_' => TOKEN | HOST,
                 b'!' | b'%' | b'*' | b'+' | b'`' | b'\'' | b'~' => TOKEN,
+                b' ' | b'\t' | b'\r' | b'\n' => LWS,
                 _ => 0,
             };
         }
@@ -39,7 +41,7 @@ pub(crate) fn is_host(b: u8) -> bool {
 /// White space inside a row. Rows hold CR and LF only as folding: the index has seen to that, or
 /// carries a fault.
 pub(crate) fn is_lws(b: u8) -> bool {
-    matches!(b, b' ' | b'\t' | b'\r' | b'\n')
+    CLASS[usize::from(b)] & LWS != 0
 }
 
 /// A control octet that has no place in a header, HTAB excepted.
@@ -54,13 +56,14 @@ pub(crate) fn sub(bytes: &[u8], range: Range<usize>) -> &[u8] {
 
 /// A range without the white space at its ends.
 pub(crate) fn trim(bytes: &[u8], range: Range<usize>) -> Range<usize> {
-    let s = sub(bytes, range.clone());
-    let lead = s.iter().take_while(|&&b| is_lws(b)).count();
-    if lead == s.len() {
-        return range.start..range.start;
+    let (mut start, mut end) = (range.start, range.end.min(bytes.len()));
+    while start < end && bytes.get(start).is_some_and(|&b| is_lws(b)) {
+        start += 1;
     }
-    let tail = s.iter().rev().take_while(|&&b| is_lws(b)).count();
-    range.start + lead..range.end - tail
+    while end > start && bytes.get(end - 1).is_some_and(|&b| is_lws(b)) {
+        end -= 1;
+    }
+    start..end.max(start)
 }
 
 /// A decimal number: digits only, at least one, at most `max`. Leading zeros are fine.
@@ -263,7 +266,7 @@ impl<'a> Iterator for Params<'a> {
                 c.pos = c.end;
             }
             // Also what follows a closing quote or a blank: whoever checks sees it in the value.
-            c.take_while(|b| b != b';');
+            c.pos = memchr::memchr(b';', c.rest()).map_or(c.end, |n| c.pos + n);
             let range = trim(c.bytes, from..c.pos);
             end = range.end.max(from);
             value = Some(sub(c.bytes, range));

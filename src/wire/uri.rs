@@ -59,6 +59,13 @@ pub struct UriRef<'a> {
     pub host_port_range: Range<usize>,
 }
 
+/// True without white space, controls, quotes and angle brackets. Looks at all octets, so that the
+/// compiler can take many at a time.
+pub(crate) fn octets_are_sound(uri: &[u8]) -> bool {
+    !uri.iter()
+        .fold(false, |bad, &b| bad | (b <= b' ') | (b == 0x7f) | (b == b'<') | (b == b'>') | (b == b'"'))
+}
+
 impl<'a> UriRef<'a> {
     /// Takes a URI apart. An unknown scheme is no error: the rest stays opaque.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, UriFault> {
@@ -69,7 +76,7 @@ impl<'a> UriRef<'a> {
         if !sound {
             return Err(UriFault::Scheme);
         }
-        let scheme = if word.eq_ignore_ascii_case(b"sip") {
+        let scheme = if word == b"sip" || word.eq_ignore_ascii_case(b"sip") {
             Scheme::Sip
         } else if word.eq_ignore_ascii_case(b"sips") {
             Scheme::Sips
@@ -92,7 +99,7 @@ impl<'a> UriRef<'a> {
         if matches!(scheme, Scheme::Other(_)) {
             return Ok(uri);
         }
-        if bytes.iter().any(|&b| b <= b' ' || b == 0x7f || matches!(b, b'<' | b'>' | b'"')) {
+        if !octets_are_sound(bytes) {
             return Err(UriFault::Octet);
         }
         if scheme == Scheme::Tel {
@@ -122,9 +129,6 @@ impl<'a> UriRef<'a> {
         if let Some(n) = memchr::memchr(b'@', sub(self.bytes, at..end)) {
             let info = sub(self.bytes, at..at + n);
             host_at = at + n + 1;
-            if memchr::memchr(b'@', sub(self.bytes, host_at..end)).is_some() {
-                return Err(UriFault::User);
-            }
             let colon = memchr::memchr(b':', info);
             let user = sub(info, 0..colon.unwrap_or(info.len()));
             if user.is_empty() {
@@ -141,6 +145,12 @@ impl<'a> UriRef<'a> {
         }
         self.host_port_range = host_at..cursor.pos;
         let rest = cursor.rest();
+        if rest.is_empty() {
+            return Ok(());
+        }
+        if memchr::memchr(b'@', rest).is_some() {
+            return Err(UriFault::User);
+        }
         let (params, headers) = match memchr::memchr(b'?', rest) {
             Some(n) => (sub(rest, 0..n), rest.get(n + 1..)),
             None => (rest, None),

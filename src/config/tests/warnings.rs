@@ -185,3 +185,18 @@ fn an_alto_directory_without_tls() {
     assert!(found("[alto]\ndirectory = \"http://alto.test/d\"\n").contains("write https://"));
     assert_eq!(found("[alto]\ndirectory = \"http://127.0.0.1:8080/d\"\n"), "");
 }
+
+#[test]
+fn a_wildcard_is_not_probed() {
+    let peer = |more: &str| {
+        found(&format!(
+            "[[peer]]\nname = \"a\"\nsources = [\"192.0.2.0/28\"]\nprobe = {{ interval = \"30s\" }}\n{more}\n"
+        ))
+    };
+    let text = peer("domains = [\"*.a.test\"]");
+    assert!(text.starts_with("t:12:1: warning: peer \"a\" has nothing but wildcards"), "{text}");
+    let text = peer("domains = [\"b.test\", \"*.a.test\"]");
+    assert!(text.starts_with("t:13:22: warning: what \"*.a.test\" leads to is not probed"), "{text}");
+    assert_eq!(peer("domains = [\"b.test\"]"), "");
+    assert_eq!(peer("domains = [\"*.a.test\"]\nnext_hop = \"sip:192.0.2.3\""), "");
+}

@@ -33,7 +33,12 @@ fn found(key: &LocateKey, addrs: &[&str], now: Instant) -> Located {
         })
         .collect();
     let outcome = if addrs.is_empty() { Outcome::NoSuchName } else { Outcome::Found };
-    Located::from_tiers(key.clone(), vec![Tier::new(None, 0, servers)], outcome, now + Duration::from_secs(60))
+    Located::from_tiers(
+        key.clone(),
+        vec![Tier::new(None, 0, servers)],
+        outcome,
+        now + Duration::from_secs(60),
+    )
 }
 
 fn remotes(due: &[(usize, Update)]) -> Vec<String> {

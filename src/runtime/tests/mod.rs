@@ -37,7 +37,9 @@ enum Seen {
 
 /// What all elements of a node have seen, with the shard's number, and when.
 #[derive(Clone, Default)]
-struct Record(Arc<(Mutex<Vec<(usize, Seen)>>, Condvar)>);
+struct Record(Arc<(Mutex<Log>, Condvar)>);
+
+type Log = Vec<(usize, Seen)>;
 
 impl Record {
     fn push(&self, shard: usize, seen: Seen) {
@@ -134,7 +136,7 @@ impl Element for Scripted {
                 Seen::Message { origin: origin.clone(), bytes: bytes.to_vec() }
             }
             Input::Located { ticket, .. } => Seen::Located(ticket),
-            Input::Sent { token, conn } => Seen::Sent(token, conn),
+            Input::Sent { token, conn, .. } => Seen::Sent(token, conn),
             Input::SendFailed { token, failure } => Seen::Failed(token, failure),
             Input::Undeliverable { to, payload } => Seen::Undeliverable { to, payload: payload.to_vec() },
             Input::ConnectionClosed { conn } => Seen::Closed(conn),

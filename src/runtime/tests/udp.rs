@@ -26,7 +26,7 @@ fn bursts_go_in_and_out_whole_and_each_datagram_once() {
         for i in 0..100 {
             client.send_to(&request(burst * 100 + i, "burst"), world.addr(0)).unwrap();
         }
-        let mut answered = vec![false; 100];
+        let mut answered = [false; 100];
         let mut buffer = [0; 2048];
         for _ in 0..100 {
             let n = client.recv(&mut buffer).unwrap();

@@ -272,6 +272,8 @@ fn a_from_or_to_that_cannot_be_split_is_refused() {
         "sip:t@x.test, sip:u@x.test",
         "a;b <sip:t@x.test>",
         "<sip:t@x.test>;tag=a;tag=b",
+        "<sip:t@x.test>;tag",
+        "<sip:t@x.test>;tag=;a",
         "<sip:t@x.test>;x=\"",
         "a b c",
         "J \"B\" S <sip:x>",

@@ -1,0 +1,11 @@
+//! The element in a world made of nothing but numbers: first straight lines, one behaviour each, then
+//! seeded worlds with faults.
+#![allow(clippy::unwrap_used)]
+
+mod basics;
+mod failover;
+mod msg;
+mod rig;
+mod seeds;
+mod world;
+mod zone;
