@@ -130,6 +130,8 @@ pub struct Attempt {
     pub cancel: Cancel,
     /// The connection that it was given to.
     pub conn: Option<ConnId>,
+    /// That connection had been open before.
+    pub reused: bool,
     /// It is the second try on a new connection after a pooled one was found dead (rule 10).
     pub retried: bool,
     /// Its number in the decision record.

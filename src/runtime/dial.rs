@@ -35,7 +35,7 @@ impl<E: Element> Worker<E> {
         };
         // First the number, then the octets: the end of the connection cannot overtake it.
         if let (Some(token), true) = (send.token, send.request) {
-            self.sent(token, conn.id, now);
+            self.sent(token, conn.id, conn.is_open(), now);
         }
         if let Err(failure) = conn.push(send.bytes, send.token, send.request) {
             self.failed(send.token, failure);

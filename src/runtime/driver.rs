@@ -25,12 +25,11 @@ use crate::wire::Limits;
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
+use super::pace::{Pace, REST, Spread};
 use super::pool::Pool;
-use super::sys::{BATCH, SendBatch};
+use super::sys::{self, BATCH, SendBatch};
 use super::udp::{Kind, UdpSocket};
 
-/// Timers fire on a grid of this width, so that timers close to each other share a wake-up.
-const GRID: Duration = Duration::from_millis(4);
 /// Octets read from a stream at once.
 const READ_BUFFER: usize = 64 * 1024;
 
@@ -42,6 +41,10 @@ pub(super) struct Settings {
     pub(super) connect_timeout: Duration,
     /// 64*T1: how long an answer may take.
     pub(super) answer_timeout: Duration,
+    /// Distance of the times at which timers fire.
+    pub(super) timer_grid: Duration,
+    /// Datagrams are spread over as many workers as the load needs, not always over all.
+    pub(super) adaptive: bool,
     pub(super) limits: Limits,
 }
 
@@ -115,12 +118,17 @@ impl<E: Element> Node<E> {
 
     /// The first grid line at or after `t`.
     fn grid_line(&self, t: Instant) -> u64 {
-        let width = GRID.as_micros() as u64;
-        u64::try_from(t.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX).div_ceil(width)
+        let since = u64::try_from(t.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX);
+        since.div_ceil(self.grid_width())
     }
 
     fn grid_time(&self, line: u64) -> Instant {
-        self.epoch + Duration::from_micros(line.saturating_mul(GRID.as_micros() as u64))
+        self.epoch + Duration::from_micros(line.saturating_mul(self.grid_width()))
+    }
+
+    /// In microseconds.
+    fn grid_width(&self) -> u64 {
+        u64::try_from(self.settings.timer_grid.as_micros()).unwrap_or(u64::MAX).max(1)
     }
 }
 
@@ -138,7 +146,7 @@ enum Step {
     /// An observation, and the shard that made it.
     Health(usize, Instance, Observation),
     Tell(Event),
-    Sent(SendToken, ConnId),
+    Sent(SendToken, ConnId, bool),
     Failed(SendToken, SendFailure),
     Closed(ConnId),
 }
@@ -154,6 +162,9 @@ pub(super) struct Worker<E> {
     pub(super) send_batch: RefCell<SendBatch>,
     pub(super) read_buffer: RefCell<Box<[u8]>>,
     log: RefCell<EventLog>,
+    pace: RefCell<Pace>,
+    /// Over how many workers datagrams are spread; worker 0 decides.
+    spread: RefCell<Option<Spread>>,
 }
 
 /// Gives one input to an element. A panic is a bug that must not take the node down: the message
@@ -167,6 +178,9 @@ fn feed<E: Element>(element: &mut E, now: Instant, input: Input<'_>, counters: &
 
 impl<E: Element> Worker<E> {
     pub(super) fn new(index: usize, node: Arc<Node<E>>, udp: Vec<Option<Rc<UdpSocket>>>) -> Rc<Self> {
+        let workers = node.slots.len();
+        let decides = index == 0 && workers > 1 && node.settings.adaptive;
+        let spread = decides.then(|| Spread::new(workers, Instant::now(), sys::thread_time()));
         Rc::new(Self {
             index,
             node,
@@ -176,6 +190,8 @@ impl<E: Element> Worker<E> {
             send_batch: RefCell::new(SendBatch::new()),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into_boxed_slice()),
             log: RefCell::default(),
+            pace: RefCell::default(),
+            spread: RefCell::new(spread),
         })
     }
 
@@ -338,9 +354,9 @@ impl<E: Element> Worker<E> {
                 }
             }
             Step::Tell(event) => self.log.borrow_mut().tell(&event, now, self.counters(), &self.node.peers),
-            Step::Sent(token, conn) => {
+            Step::Sent(token, conn, reused) => {
                 if let Some(shard) = self.node.shard_of_token(token) {
-                    self.enter(shard, now, Input::Sent { token, conn });
+                    self.enter(shard, now, Input::Sent { token, conn, reused });
                 }
             }
             Step::Failed(token, failure) => {
@@ -369,8 +385,8 @@ impl<E: Element> Worker<E> {
     }
 
     /// Tells the owner of `token` at once, before anything can happen to the connection.
-    pub(super) fn sent(self: &Rc<Self>, token: SendToken, conn: ConnId, now: Instant) {
-        self.carry_out(Step::Sent(token, conn), now);
+    pub(super) fn sent(self: &Rc<Self>, token: SendToken, conn: ConnId, reused: bool, now: Instant) {
+        self.carry_out(Step::Sent(token, conn, reused), now);
     }
 
     /// An ICMP error. One that quotes enough goes to the owner of the call, else to all.
@@ -383,6 +399,41 @@ impl<E: Element> Worker<E> {
             for shard in 0..shards {
                 self.enter(shard, now, Input::Undeliverable { to, payload });
             }
+        }
+    }
+
+    /// After a turn that emptied a UDP socket of `n` datagrams: true when it is to look again at
+    /// once, having rested while more came in.
+    pub(super) fn pause(&self, n: usize) -> bool {
+        let now = Instant::now();
+        let mut pace = self.pace.borrow_mut();
+        if !pace.rest_after(now, n) {
+            return false;
+        }
+        // The thread itself: were only the task to wait, the event loop would still be woken by
+        // every datagram. The worker's other tasks wait this millisecond with it.
+        std::thread::sleep(REST);
+        pace.rested(Instant::now());
+        true
+    }
+
+    /// After a turn that did or did not empty a UDP socket: looks now and then whether datagrams
+    /// should go to more workers, or to fewer.
+    pub(super) fn balance(&self, emptied: bool) {
+        let mut spread = self.spread.borrow_mut();
+        let Some(spread) = spread.as_mut() else { return };
+        if !emptied {
+            spread.fell_behind();
+        }
+        let now = Instant::now();
+        if !spread.is_due(now) {
+            return;
+        }
+        if let Some(members) = spread.sample(now, sys::thread_time()) {
+            for socket in self.udp.iter().flatten() {
+                socket.spread_over(members);
+            }
+            self.counters().udp_workers.store(members as u64, Ordering::Relaxed);
         }
     }
 

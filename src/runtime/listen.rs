@@ -68,8 +68,13 @@ pub(super) struct Sockets {
 }
 
 /// Opens every listener once for each worker. Port 0 becomes a real port, the same for all
-/// workers; the addresses as bound are written back to `listen`.
-pub(super) fn open(listen: &mut [Listen], workers: usize) -> Result<Vec<Sockets>, StartError> {
+/// workers; the addresses as bound are written back to `listen`. Datagrams go to the first
+/// `udp_workers` to begin with, connections to all.
+pub(super) fn open(
+    listen: &mut [Listen],
+    workers: usize,
+    udp_workers: usize,
+) -> Result<Vec<Sockets>, StartError> {
     let mut all: Vec<Sockets> = (0..workers).map(|_| Sockets::default()).collect();
     for (i, l) in listen.iter_mut().enumerate() {
         let listener = ListenerId(u16::try_from(i).unwrap_or(u16::MAX));
@@ -77,7 +82,7 @@ pub(super) fn open(listen: &mut [Listen], workers: usize) -> Result<Vec<Sockets>
         if transport == Transport::Tls {
             return Err(StartError::Unserved { listener, transport, bind });
         }
-        let group = open_group(l, workers).map_err(|cause| StartError::Listen {
+        let group = open_group(l, workers, udp_workers).map_err(|cause| StartError::Listen {
             listener,
             transport,
             bind,
@@ -94,7 +99,7 @@ pub(super) fn open(listen: &mut [Listen], workers: usize) -> Result<Vec<Sockets>
 }
 
 /// One socket per worker on one address.
-fn open_group(listen: &mut Listen, workers: usize) -> io::Result<Vec<Socket>> {
+fn open_group(listen: &mut Listen, workers: usize, udp_workers: usize) -> io::Result<Vec<Socket>> {
     let shared = workers > 1;
     if shared && listen.bind.port() != 0 {
         // With SO_REUSEPORT a second node on the same address would quietly take half of the
@@ -116,7 +121,8 @@ fn open_group(listen: &mut Listen, workers: usize) -> io::Result<Vec<Socket>> {
     }
     if let (true, Some(first)) = (shared, group.first()) {
         // Without the program the kernel spreads by addresses: worse, but it works.
-        if let Err(e) = sys::spread_evenly(first.as_fd(), workers) {
+        let members = if listen.transport == Transport::Udp { udp_workers } else { workers };
+        if let Err(e) = sys::spread_evenly(first.as_fd(), members) {
             tracing::warn!(bind = %listen.bind, error = %e, "cannot spread evenly over workers");
         }
     }

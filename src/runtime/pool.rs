@@ -148,6 +148,11 @@ impl Conn {
         self.open.store(true, Ordering::Relaxed);
     }
 
+    /// It has been made.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
     pub(super) fn has_carried_requests(&self) -> bool {
         self.carried_requests.load(Ordering::Relaxed)
     }

@@ -11,6 +11,7 @@ use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -35,6 +36,17 @@ pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<Owned
     // SAFETY: an OwnedFd is open until dropped and always names the same descriptor, and the
     // AsyncFd owns it for as long as it is registered.
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
+}
+
+/// Time that the calling thread has spent on a core.
+pub(super) fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec there.
+    let rc = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    if rc != 0 {
+        return Duration::ZERO;
+    }
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Sets an integer socket option.
@@ -92,7 +104,7 @@ pub(super) fn bind_address_no_port(fd: BorrowedFd<'_>) {
     let _ = set_int(fd.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
 }
 
-/// Spreads what arrives for a SO_REUSEPORT group evenly over its `members` sockets.
+/// Spreads what arrives for a SO_REUSEPORT group evenly over its first `members` sockets.
 ///
 /// The kernel's own choice is a hash of the addresses, and peers send from one address and port
 /// each; a random number spreads them. Applies to the whole group.

@@ -39,11 +39,12 @@ impl Shard {
         self.settle(handle, context);
     }
 
-    pub(super) fn on_sent(&mut self, token: SendToken, conn: ConnId) {
+    pub(super) fn on_sent(&mut self, token: SendToken, conn: ConnId, reused: bool) {
         let (slot, generation, who) = token.parts();
         let Some((handle, mut context)) = self.slots.take_short(slot, generation) else { return };
         if let Some(attempt) = context.attempts.get_mut(usize::from(who)) {
             attempt.conn = Some(conn);
+            attempt.reused = reused;
         }
         self.settle(handle, context);
     }
@@ -87,7 +88,7 @@ impl Shard {
                     && !matches!(attempt.client, Client::Gone)
                     && attempt.stage != Stage::Ended
                 {
-                    let failure = SendFailure::Closed { reused: false };
+                    let failure = SendFailure::Closed { reused: attempt.reused };
                     self.core.send_failed(now, handle, &mut context, i, failure);
                 }
             }
@@ -198,7 +199,14 @@ impl Core {
         let large = live.request.len() + GROWTH > UDP_LIMIT;
         live.pass = if large && has_stream { Pass::Streams } else { Pass::Any };
         live.selection = Some(Selection::new(merged, live.seed, policy.config.dns.srv_selection));
-        self.next(now, handle, context);
+        // The last server of the party before was silent when this was asked for; it may have spoken since.
+        let kept = context
+            .attempts
+            .iter()
+            .any(|a| a.stage == Stage::Live && a.answered && !matches!(a.client, Client::Gone));
+        if !kept {
+            self.next(now, handle, context);
+        }
     }
 
     /// The next candidate of this leg without using it up.
@@ -235,6 +243,10 @@ impl Core {
     pub(super) fn next(&mut self, now: Instant, handle: Handle, context: &mut Context) {
         loop {
             let Some(live) = context.live.as_mut() else { return };
+            if live.selection.is_none() && live.located.iter().any(Option::is_none) {
+                // The next party is being located; it goes on from there.
+                return;
+            }
             let candidate = if context.cancelled { None } else { self.peek(now, live) };
             if let Some(candidate) = candidate {
                 live.peeked = None;
@@ -243,6 +255,7 @@ impl Core {
                     let event = Event::Health(candidate.instance, Observation::TrialBegun);
                     self.outputs.push_back(Output::Event(event));
                 }
+                self.abandon_silent(now, context);
                 if self.attempt(now, handle, context, candidate) {
                     return;
                 }
@@ -425,6 +438,7 @@ impl Core {
             ringing: false,
             cancel: Cancel::No,
             conn: None,
+            reused: false,
             retried,
             record,
             to,
@@ -553,7 +567,7 @@ impl Core {
         if let Some(live) = context.live.as_mut() {
             live.failure = Some(failure);
             // RFC 3261 §16.9: as if a 503 had come.
-            keep_best(live, 503, None);
+            keep_best(live, context.kind, 503, None);
         }
         self.failed_over(context, to.peer(), instance, failure.label());
         self.next(now, handle, context);
@@ -572,22 +586,34 @@ impl Core {
             return;
         }
         let Some(live) = context.live.as_mut() else { return };
-        let more = self.peek(now, live).is_some() || live.plan.legs.len() > live.leg + 1;
-        if !more {
-            // The last one gets its full 64*T1.
-            return;
+        if self.peek(now, live).is_some() {
+            return self.next(now, handle, context);
         }
-        keep_best(live, 408, None);
-        let Some(attempt) = context.attempts.get_mut(at) else { return };
-        attempt.stage = Stage::Abandoned;
-        match &mut attempt.client {
-            Client::Invite(m) => m.abandon(),
-            Client::NonInvite(m) => m.abandon(),
-            Client::Gone => {}
+        // It is the last of its party, and keeps the call until another one has a server to try; where
+        // none has, it gets its full 64*T1.
+        self.next_leg(now, handle, context);
+    }
+
+    /// The next candidate takes over from one that has said nothing.
+    fn abandon_silent(&mut self, now: Instant, context: &mut Context) {
+        for at in 0..context.attempts.len() {
+            let Some(attempt) = context.attempts.get_mut(at) else { continue };
+            if attempt.stage != Stage::Live || matches!(attempt.client, Client::Gone) {
+                continue;
+            }
+            attempt.stage = Stage::Abandoned;
+            match &mut attempt.client {
+                Client::Invite(m) => m.abandon(),
+                Client::NonInvite(m) => m.abandon(),
+                Client::Gone => {}
+            }
+            let (instance, to) = (attempt.instance(), attempt.to);
+            self.attempt_ended(now, context, at, "timeout", 0);
+            self.failed_over(context, to.peer(), instance, "timeout");
+            if let Some(live) = context.live.as_mut() {
+                keep_best(live, context.kind, 408, None);
+            }
         }
-        self.attempt_ended(now, context, at, "timeout", 0);
-        self.failed_over(context, to.peer(), instance, "timeout");
-        self.next(now, handle, context);
     }
 
     /// Timer B or F: nothing came in 64*T1.
@@ -614,7 +640,7 @@ impl Core {
             self.observe(now, to.peer(), instance, Observation::Silence { invite });
         }
         if let Some(live) = context.live.as_mut() {
-            keep_best(live, 408, None);
+            keep_best(live, context.kind, 408, None);
         }
         if answered || context.kind == Kind::NonInvite {
             // A non-INVITE has no time left: all attempts share one 64*T1.
@@ -636,7 +662,7 @@ impl Core {
         }
         if context.kind == Kind::Ack {
             self.stats.drop("ack_not_routed");
-            return self.give_up(now, context);
+            return self.give_up(now, handle, context);
         }
         let Some(live) = context.live.as_mut() else { return };
         let reject = match live.best.take() {
@@ -645,7 +671,7 @@ impl Core {
             }
             // RFC 4320 §4.2: no 408 for a non-INVITE; the client has timed out by then.
             Some(Best { status: 408, .. }) if context.kind == Kind::NonInvite => {
-                return self.give_up(now, context);
+                return self.give_up(now, handle, context);
             }
             Some(Best { status: 408, .. }) if context.cancelled => {
                 Reject::new(487, "Request Terminated", "cancelled")
@@ -768,8 +794,13 @@ impl Core {
 }
 
 /// Keeps the better of two finals: 6xx before all, then the lowest class, then the first (§16.7 step 6).
-pub(super) fn keep_best(live: &mut Live, status: u16, bytes: Option<Bytes>) {
-    let rank = |status: u16| if status >= 600 { 0 } else { status / 100 };
+/// The 408 of a request other than INVITE never goes up (RFC 4320 §4.2), so anything is better.
+pub(super) fn keep_best(live: &mut Live, kind: Kind, status: u16, bytes: Option<Bytes>) {
+    let rank = |status: u16| match status {
+        600.. => 0,
+        408 if kind == Kind::NonInvite => u16::MAX,
+        _ => status / 100,
+    };
     if live.best.as_ref().is_none_or(|b| rank(status) < rank(b.status)) {
         live.best = Some(Best { status, bytes });
     }

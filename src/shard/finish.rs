@@ -148,7 +148,7 @@ impl Core {
         match Index::parse(&request, &self.policy.limits, Framing::Datagram) {
             Ok(index) => self.reject(now, handle, context, &Message::new(&request, &index), reject),
             // It was parsed when it came; with limits made smaller since, it goes without an answer.
-            Err(_) => self.give_up(now, context),
+            Err(_) => self.give_up(now, handle, context),
         }
     }
 
@@ -176,11 +176,20 @@ impl Core {
     }
 
     /// Ends a context without a final response: a non-INVITE that nobody answered (RFC 4320 §4.2), an ACK.
-    pub(super) fn give_up(&mut self, now: Instant, context: &mut Context) {
+    ///
+    /// The server transaction stays until nothing can come any more: the sender may repeat the request for
+    /// 64*T1, and the network keep it for T4; it would begin anew.
+    pub(super) fn give_up(&mut self, now: Instant, handle: Handle, context: &mut Context) {
         if !context.answered {
             self.close(now, context, 0);
         }
-        context.server = Server::Gone;
+        let end = context.started + self.policy.timers.timeout() + self.policy.timers.t4;
+        let left = end.saturating_duration_since(now);
+        if left.is_zero() || context.kind != Kind::NonInvite {
+            context.server = Server::Gone;
+        } else {
+            self.arm_context(now, handle, Timer::F, left);
+        }
     }
 
     fn close(&mut self, now: Instant, context: &mut Context, status: u16) {

@@ -42,6 +42,8 @@ pub enum Input<'a> {
         token: SendToken,
         /// The connection.
         conn: ConnId,
+        /// It had been open before: should it turn out dead, the instance is not to blame (rule 10).
+        reused: bool,
     },
     /// A message with a token could not be sent.
     SendFailed {

@@ -159,7 +159,7 @@ impl Shard {
                 }
             }
             Input::Located { ticket, result } => self.on_located(now, ticket, result),
-            Input::Sent { token, conn } => self.on_sent(token, conn),
+            Input::Sent { token, conn, reused } => self.on_sent(token, conn, reused),
             Input::SendFailed { token, failure } => self.on_send_failed(now, token, failure),
             Input::Undeliverable { to, payload } => self.on_undeliverable(now, to, payload),
             Input::ConnectionClosed { conn } => self.on_connection_closed(now, conn),

@@ -61,6 +61,7 @@ impl Shard {
             ringing: false,
             cancel: Cancel::No,
             conn: None,
+            reused: false,
             retried: false,
             record: 0,
             to: Party::Peer(peer),

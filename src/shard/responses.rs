@@ -194,14 +194,14 @@ impl Core {
         match verdict(status, self.policy.fails_over(to, status), ringing, context.cancelled) {
             Verdict::Failover => {
                 if let Some(live) = context.live.as_mut() {
-                    keep_best(live, status, Some(bytes));
+                    keep_best(live, context.kind, status, Some(bytes));
                 }
                 self.failed_over(context, to.peer(), instance, outcome(status));
                 self.next(now, handle, context);
             }
             Verdict::Final if status == 503 => {
                 if let Some(live) = context.live.as_mut() {
-                    keep_best(live, status, Some(bytes));
+                    keep_best(live, context.kind, status, Some(bytes));
                 }
                 self.conclude(now, handle, context);
             }
@@ -216,6 +216,10 @@ impl Core {
                 continue;
             }
             let Some(attempt) = context.attempts.get_mut(i) else { continue };
+            if let Client::Invite(m) = &mut attempt.client {
+                // One that has not answered yet is not asked again.
+                m.abandon();
+            }
             if attempt.stage != Stage::Ended && matches!(attempt.cancel, Cancel::No) {
                 attempt.cancel = Cancel::Pending;
                 self.cancel_attempt(now, handle, context, i);

@@ -19,6 +19,8 @@ impl Shard {
             Who::Server => self.core.server_timer(now, handle, &mut context, timer),
             Who::Attempt(at) => self.core.attempt_timer(now, handle, &mut context, usize::from(at), timer),
             Who::Cancel(at) => self.core.cancel_timer(now, handle, &mut context, usize::from(at), timer),
+            // Nobody answered, and nobody will repeat the request any more.
+            Who::Context if timer == Timer::F => context.server = Server::Gone,
             Who::Context => self.core.timer_c(now, handle, &mut context),
             Who::Sweep => {}
         }
@@ -95,7 +97,7 @@ impl Core {
         }
         self.attempt_ended(now, context, at, "no_answer_to_cancel", 0);
         if let Some(live) = context.live.as_mut() {
-            keep_best(live, 408, None);
+            keep_best(live, context.kind, 408, None);
         }
         self.conclude(now, handle, context);
     }
@@ -129,7 +131,7 @@ impl Core {
             }
             self.attempt_ended(now, context, at, "timeout", 0);
             if let Some(live) = context.live.as_mut() {
-                keep_best(live, 408, None);
+                keep_best(live, context.kind, 408, None);
             }
         }
         // While a cancelled branch may still answer, it is waited for, 64*T1 at most.

@@ -172,11 +172,11 @@ fn a_failed_connect_and_a_lost_connection_move_the_call_but_not_once_it_rings() 
     let outs = rig.udp(CORE, &request.bytes());
     assert_eq!(lines(&outs), ["100 10.0.1.1:5060", "INVITE 203.0.113.1:5060"]);
     assert_eq!(outs[1].transport, Transport::Tcp);
-    rig.input(Input::Sent { token: outs[1].token.unwrap(), conn: ConnId(7) });
+    rig.input(Input::Sent { token: outs[1].token.unwrap(), conn: ConnId(7), reused: false });
     let outs = rig.input(Input::ConnectionClosed { conn: ConnId(7) });
     assert_eq!(lines(&outs), ["INVITE 203.0.113.2:5060"]);
     let second = outs[0].clone();
-    rig.input(Input::Sent { token: second.token.unwrap(), conn: ConnId(8) });
+    rig.input(Input::Sent { token: second.token.unwrap(), conn: ConnId(8), reused: false });
     let outs = rig.tcp("203.0.113.2:5060", 8, &reply(&second.msg, 180, "t", &[], b""));
     assert_eq!(lines(&outs), ["180 10.0.1.1:5060"]);
     assert!(rig.input(Input::ConnectionClosed { conn: ConnId(8) }).is_empty());
@@ -238,4 +238,75 @@ fn what_another_shard_saw_is_avoided_here_too() {
     second.vias = vec!["SIP/2.0/UDP 10.0.1.1:5060;rport;branch=z9hG4bKw2".into()];
     second.call_id = "call-3".into();
     assert_eq!(rig.udp(CORE, &second.bytes())[1].line(), "INVITE 198.51.100.12:5060", "and only one");
+}
+
+#[test]
+fn the_last_server_of_a_party_keeps_the_call_while_the_next_party_has_none() {
+    let mut rig = Rig::with("[sip]\ntry_timeout = \"1s\"\n");
+    for n in 1..=3 {
+        rig.zone.drop_addr(&format!("i{n}.p1.example"));
+    }
+    let request = Request::new("INVITE", "sip:+44123@example.com", CORE, "s1", "call-1");
+    let first = rig.udp(CORE, &request.bytes())[1].clone();
+    assert_eq!(first.line(), "INVITE 203.0.113.1:5060");
+    let outs = rig.pass(20_000);
+    assert_eq!(timed(&outs), ["1000 INVITE 203.0.113.2:5060"]);
+    let outs = rig.tcp("203.0.113.2:5060", 8, &reply(&outs[0].1.msg, 200, "t", &contact(), b""));
+    assert_eq!(lines(&outs), ["200 10.0.1.1:5060"]);
+    rig.expect_empty();
+}
+
+#[test]
+fn a_server_that_speaks_while_the_next_party_is_located_keeps_the_call() {
+    let mut rig = Rig::with("[sip]\ntry_timeout = \"1s\"\n");
+    rig.zone.drop_addr("t2.p2.example");
+    let request = Request::new("INVITE", "sip:+44123@example.com", CORE, "s1", "call-1");
+    let first = rig.udp(CORE, &request.bytes())[1].clone();
+    rig.hold = true;
+    assert_eq!(timed(&rig.pass(1_500)), [""; 0]);
+    let outs = rig.tcp("203.0.113.1:5060", 8, &reply(&first.msg, 180, "t", &[], b""));
+    assert_eq!(lines(&outs), ["180 10.0.1.1:5060"]);
+    assert!(rig.release().is_empty());
+    let outs = rig.tcp("203.0.113.1:5060", 8, &reply(&first.msg, 200, "t", &contact(), b""));
+    assert_eq!(lines(&outs), ["200 10.0.1.1:5060"]);
+    rig.expect_empty();
+}
+
+#[test]
+fn a_request_that_nobody_answered_is_absorbed_until_its_sender_has_given_up() {
+    let mut rig = Rig::with("[[peer]]\nname = \"quick\"\ndomains = [\"203.0.112.1\"]\nt1 = \"100ms\"\n");
+    let request = Request::new("MESSAGE", "sip:bob@203.0.112.1", CORE, "s1", "call-1");
+    rig.udp(CORE, &request.bytes());
+    rig.pass(10_000);
+    assert_eq!(rig.shard.open(), 0, "6.4 s of the peer's are over");
+    let outs = rig.udp(CORE, &request.bytes());
+    assert!(outs.iter().all(|o| !o.msg.is_request()), "{:?}", lines(&outs));
+    rig.expect_empty();
+}
+
+#[test]
+fn a_real_answer_to_a_non_invite_is_better_than_the_silence_of_another() {
+    let mut rig = Rig::new();
+    let request = Request::new("MESSAGE", "sip:bob@p1.example", CORE, "s1", "call-1");
+    rig.udp(CORE, &request.bytes());
+    let sent = |outs: Vec<(u64, crate::rig::Out)>, to: &str| {
+        outs.into_iter().map(|(_, o)| o).find(|o| o.line() == format!("MESSAGE {to}")).unwrap()
+    };
+    let second = sent(rig.pass(3_000), I2);
+    let third = rig.udp(I2, &reply(&second.msg, 503, "t", &[], b""));
+    assert_eq!(lines(&third), ["MESSAGE 198.51.100.13:5060"]);
+    let outs = rig.udp(I3, &reply(&third[0].msg, 503, "t", &[], b""));
+    assert_eq!(lines(&outs), ["500 10.0.1.1:5060"]);
+    rig.expect_empty();
+}
+
+#[test]
+fn after_an_answer_a_silent_instance_is_not_asked_again() {
+    let mut rig = Rig::new();
+    let first = begun(&mut rig);
+    rig.pass(3_000);
+    let outs = rig.udp(I1, &reply(&first.msg, 200, "t1", &contact(), b""));
+    assert_eq!(lines(&outs), ["200 10.0.1.1:5060"]);
+    assert_eq!(timed(&rig.pass(40_000)), [""; 0]);
+    rig.expect_empty();
 }

@@ -6,4 +6,6 @@ mod basics;
 mod failover;
 mod msg;
 mod rig;
+mod seeds;
+mod world;
 mod zone;

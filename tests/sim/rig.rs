@@ -19,7 +19,6 @@ pub struct Out {
     pub to: SocketAddr,
     pub transport: Transport,
     pub listener: u16,
-    pub conn: Option<ConnId>,
     pub token: Option<SendToken>,
     pub msg: Msg,
 }
@@ -196,7 +195,6 @@ impl Rig {
                     to: send.hop.remote,
                     transport: send.hop.transport,
                     listener: send.hop.listener.0,
-                    conn: send.hop.conn,
                     token: send.token,
                     msg: Msg::parse(&send.bytes).expect("the element writes messages"),
                 }),

@@ -136,7 +136,7 @@ impl Element for Scripted {
                 Seen::Message { origin: origin.clone(), bytes: bytes.to_vec() }
             }
             Input::Located { ticket, .. } => Seen::Located(ticket),
-            Input::Sent { token, conn } => Seen::Sent(token, conn),
+            Input::Sent { token, conn, .. } => Seen::Sent(token, conn),
             Input::SendFailed { token, failure } => Seen::Failed(token, failure),
             Input::Undeliverable { to, payload } => Seen::Undeliverable { to, payload: payload.to_vec() },
             Input::ConnectionClosed { conn } => Seen::Closed(conn),
@@ -198,10 +198,11 @@ struct World {
 struct Plan {
     config: Config,
     cached: bool,
+    over: SpreadOver,
 }
 
 fn plan(listen: &[(Transport, &str)]) -> Plan {
-    Plan { config: config(listen), cached: true }
+    Plan { config: config(listen), cached: true, over: SpreadOver::All }
 }
 
 impl Plan {
@@ -225,7 +226,8 @@ impl Plan {
                 timeout: None,
             })
             .collect();
-        let handle = start(&self.config, shards, Arc::new(Known { cached: self.cached }), 7).unwrap();
+        let locator = Arc::new(Known { cached: self.cached });
+        let handle = start_spread(&self.config, shards, locator, 7, self.over).unwrap();
         World { handle, record }
     }
 }

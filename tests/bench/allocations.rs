@@ -1,0 +1,83 @@
+//! How often the element asks for memory, message by message: bounds that must not be exceeded.
+
+mod rig;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use rig::{Rig, STEPS};
+use sbe::wire::{Framing, Index, Limits};
+
+struct Counting;
+
+thread_local! {
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+}
+
+fn count() {
+    let _ = COUNT.try_with(|c| c.set(c.get() + 1));
+}
+
+// SAFETY: every call goes to the system's allocator as it came.
+#[allow(unsafe_code)]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count();
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count();
+        unsafe { System.realloc(at, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn counted() -> u64 {
+    COUNT.with(Cell::get)
+}
+
+#[test]
+fn indexing_an_invite_allocates_nothing() {
+    let invite = rig::invite(1);
+    let before = counted();
+    let index = Index::parse(&invite, &Limits::default(), Framing::Datagram);
+    assert_eq!(counted() - before, 0);
+    assert!(index.is_ok_and(|i| i.fault().is_none()));
+}
+
+/// From the received octets to the octets to send, in a shard whose tables and lanes have their
+/// size already: the median over a thousand calls of each message's allocations.
+#[test]
+fn no_message_of_a_call_allocates_more_than_its_bound() {
+    const BOUNDS: [u64; 6] = [12, 3, 3, 8, 12, 3];
+    let mut rig = Rig::new();
+    let mut seen: [Vec<u64>; 6] = Default::default();
+    for call in 0..2000 {
+        let mut before = 0;
+        rig.call(call, |step, after| {
+            if !after {
+                before = counted();
+            } else if call >= 1000 {
+                seen[step].push(counted() - before);
+            }
+        });
+    }
+    for ((counts, bound), name) in seen.iter_mut().zip(BOUNDS).zip(STEPS) {
+        counts.sort_unstable();
+        let median = counts[counts.len() / 2];
+        println!("{name}: {median} allocations (at most {bound})");
+        assert!(median <= bound, "{name}: {median} allocations, at most {bound} allowed");
+    }
+}

@@ -1,0 +1,21 @@
+//! A fixed number of whole calls through one shard, for counting instructions:
+//!
+//! ```text
+//! valgrind --tool=callgrind --toggle-collect='*rig::Rig::turn*' target/release/deps/instr-* 2000
+//! ```
+//!
+//! The total divided by the number of calls is what one call costs in the element itself, sockets
+//! left out. The same input each time, so that two builds can be compared to the instruction.
+
+mod rig;
+
+use rig::Rig;
+
+fn main() {
+    let calls = std::env::args().skip(1).find_map(|a| a.parse().ok()).unwrap_or(200u64);
+    let mut rig = Rig::new();
+    for call in 0..calls {
+        rig.call(call, |_, _| ());
+    }
+    println!("{calls} calls, {} contexts linger", rig.shard.contexts());
+}
