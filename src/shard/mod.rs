@@ -6,6 +6,8 @@
 
 mod attempts;
 mod calls;
+mod candidates;
+mod failures;
 mod finish;
 pub mod io;
 mod probe;
