@@ -1,9 +1,12 @@
 """Other people's SIP programs: a proxy as the peer, user agents at both ends."""
+import math
 import os
 import re
 import shutil
+import struct
 import subprocess
 import time
+import wave
 
 from calls import both_sides, setup
 from world import BEHIND, BEHIND_UAC, CORE, CORE_UAS, HERE, KAMAILIO, ONE, PEERING, UAC, fill, listening
@@ -58,10 +61,21 @@ def bound(ip, port):
     return listening(ip, port, "udp") and listening(ip, port, "tcp")
 
 
+def sine(path, seconds=10):
+    """A telephone's sample rate: baresip's own sine wave knows only 48 kHz."""
+    with wave.open(path, "wb") as f:
+        f.setnchannels(1)
+        f.setsampwidth(2)
+        f.setframerate(8000)
+        f.writeframes(b"".join(struct.pack("<h", int(9000 * math.sin(i * 2 * math.pi * 440 / 8000)))
+                               for i in range(8000 * seconds)))
+
+
 def agent(w, name, ip, port, account, more=""):
     """A baresip without sound devices or a screen; it sends a sine wave."""
     home = w.path(name)
     os.makedirs(home)
+    sine(f"{home}/said.wav")
     w.write(f"{name}/config", fill(f"{HERE}/conf/baresip", dict(IP=ip, PORT=port, DIR=home)))
     w.write(f"{name}/accounts", account + "\n")
     w.write(f"{name}/contacts", "")
@@ -69,17 +83,17 @@ def agent(w, name, ip, port, account, more=""):
 
 
 def baresip(w):
-    """Two baresip user agents call each other through the element, with media; both directions, one hangs up each."""
+    """Two baresip user agents call each other through the element, with media; both directions, each hangs up once."""
     # It refuses to start without an address that is not loopback.
     for cmd in ("tuntap add dev media0 mode tap", "addr add 10.99.0.1/24 dev media0", "link set media0 up"):
         subprocess.check_call(["ip", *cmd.split()])
     setup(w)
     for i, (caller, callee, target, proxy, src, dst) in enumerate((
             ("core", "peer", "sip:bob@udp.peer.test", CORE, UAC, ONE),
-            ("peer2", "core2", "sip:alice@core.test", PEERING, ONE, CORE_UAS))):
+            ("peer2", "core2", f"sip:alice@{PEERING}:5060", None, ONE, CORE_UAS))):
         b = agent(w, callee, dst, 5080, f"<sip:{target[4:].split('@')[0]}@{dst}:5080>;regint=0;answermode=auto")
         w.until(lambda: bound(dst, 5080), 10, f"{callee} does not start: " + w.text(f"{callee}.out")[-300:])
-        a = agent(w, caller, src, 5070, f"<sip:caller@{src}:5070>;regint=0;outbound=\"sip:{proxy}:5060\"", f"/dial {target}")
+        a = agent(w, caller, src, 5070, f"<sip:caller@{src}:5070>;regint=0" + (f";outbound=\"sip:{proxy}:5060\"" if proxy else ""), f"/dial {target}")
         w.until(lambda: "Call established" in w.text(f"{caller}.out") and "Call established" in w.text(f"{callee}.out"),
                 15, f"no call between {caller} and {callee}: {w.text(caller + '.out')[-400:]}")
         time.sleep(3)

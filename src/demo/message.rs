@@ -36,6 +36,12 @@ impl Sip {
         Message::new(&self.bytes, &self.index)
     }
 
+    /// The start line.
+    pub fn start_line(&self) -> String {
+        let line = self.bytes.get(self.msg().start_line_range()).unwrap_or_default();
+        text(line.trim_ascii_end())
+    }
+
     /// The Call-ID; octets that are no UTF-8 replaced.
     pub fn call_id(&self) -> String {
         text(self.msg().call_id())

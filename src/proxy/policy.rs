@@ -38,6 +38,15 @@ pub struct Listener {
     pub route_port: u16,
 }
 
+impl Listener {
+    /// True if what goes to `to` in a realm by a transport may leave here (rules 2 and 6).
+    pub fn fits(&self, realm: Realm, transport: Transport, to: IpAddr) -> bool {
+        self.transport == transport
+            && serves(self.realm, realm)
+            && self.bind.is_ipv4() == to.to_canonical().is_ipv4()
+    }
+}
+
 /// One peer, with what is derived from its configuration.
 #[derive(Clone, Debug)]
 pub struct PeerEntry {
@@ -156,11 +165,7 @@ impl Policy {
 
     /// The first listener in file order that fits realm, transport and family (rule 6).
     pub fn egress(&self, realm: Realm, transport: Transport, to: IpAddr) -> Option<&Listener> {
-        self.listeners.iter().find(|l| {
-            l.transport == transport
-                && serves(l.realm, realm)
-                && l.bind.is_ipv4() == to.to_canonical().is_ipv4()
-        })
+        self.listeners.iter().find(|l| l.fits(realm, transport, to))
     }
 
     /// What can be sent by in a realm (rule 6).

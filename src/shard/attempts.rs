@@ -51,12 +51,14 @@ impl Core {
         let live = context.live.as_ref()?;
         let leg = live.plan.legs.get(live.leg)?;
         let Instance { transport, addr } = candidate.instance;
+        let realm = realm_of(leg.party);
+        // A Route may name a listener of the other side: that of an agent which has us as its outbound proxy does.
         let named = live
             .plan
             .listener
             .and_then(|id| self.policy.listener(id))
-            .filter(|l| l.transport == transport && l.bind.is_ipv4() == addr.is_ipv4());
-        let listener = named.or_else(|| self.policy.egress(realm_of(leg.party), transport, addr.ip()))?;
+            .filter(|l| l.fits(realm, transport, addr.ip()));
+        let listener = named.or_else(|| self.policy.egress(realm, transport, addr.ip()))?;
         let tls = (transport == Transport::Tls).then(|| self.tls_expectation(live, leg, candidate));
         Some(Hop { transport, listener: listener.id, remote: addr, conn: None, fresh: false, tls })
     }

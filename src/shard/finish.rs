@@ -163,7 +163,8 @@ impl Core {
     ) {
         let ok = (200..300).contains(&status);
         let first = !context.answered;
-        if !first && !(ok && context.kind == Kind::Invite) {
+        let late_2xx = ok && context.kind == Kind::Invite;
+        if !first && !late_2xx {
             return;
         }
         if first {

@@ -329,7 +329,8 @@ impl Core {
     }
 
     fn keep_sweeping(&mut self, now: Instant) {
-        if !self.sweeping && !(self.health.is_empty() && self.calls.is_empty()) {
+        let nothing = self.health.is_empty() && self.calls.is_empty();
+        if !self.sweeping && !nothing {
             self.sweeping = true;
             let handle = Handle { slot: u32::MAX, generation: 0 };
             self.timers.arm(now, SWEEP, TimerKey { handle, who: Who::Sweep, timer: Timer::C });
