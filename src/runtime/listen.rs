@@ -148,6 +148,7 @@ fn open_one(listen: &Listen, shared: bool) -> io::Result<Socket> {
     if udp {
         sys::enlarge_buffers(socket.as_fd(), BUFFER);
         sys::receive_errors(socket.as_fd(), v6)?;
+        sys::receive_times(socket.as_fd());
         if listen.bind.ip().is_unspecified() {
             sys::receive_local_address(socket.as_fd(), v6)?;
         }

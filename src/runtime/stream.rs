@@ -383,7 +383,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
         for some in messages.chunks(BATCH) {
             let batch: SmallVec<[Arrived<'_>; BATCH]> =
                 some.iter().map(|bytes| Arrived { origin: self.origin.clone(), bytes }).collect();
-            self.worker.messages(now, &batch);
+            self.worker.messages(now, None, &batch);
         }
         if broken {
             // The answer to what can still be answered is queued by now.
