@@ -11,8 +11,8 @@ use super::error::{At, Fault, Report, alternatives, nearest};
 use super::raw::{self, Section};
 use super::units::show_duration;
 use super::{
-    Config, Core, Dns, Families, Health, Limits, Log, NextHop, Overload, Runtime, Sip, SrvSelection, Sticky, alto,
-    defaults, lint, listeners, names, peers,
+    Config, Core, Dns, Families, Health, Limits, Log, NextHop, Overload, Runtime, Sip, SrvSelection, Sticky,
+    alto, defaults, lint, listeners, names, peers,
 };
 use crate::flow::Transport;
 
@@ -371,8 +371,13 @@ fn overload(report: &mut Report<'_>, root: &Section<'_>) -> Overload {
     let minute = Duration::from_secs(60);
     let target_delay = section.duration(report, "target_delay", MS..=SECOND * 10).unwrap_or(d.target_delay);
     if target_delay > Duration::from_millis(200) {
-        let what = format!("target_delay = {} makes callers repeat their requests", show_duration(target_delay));
-        report.warn(section.place("target_delay"), what, "an INVITE is repeated after T1; write \"200ms\" or less");
+        let what =
+            format!("target_delay = {} makes callers repeat their requests", show_duration(target_delay));
+        report.warn(
+            section.place("target_delay"),
+            what,
+            "an INVITE is repeated after T1; write \"200ms\" or less",
+        );
     }
     Overload {
         enabled: section.boolean(report, "enabled").unwrap_or(d.enabled),

@@ -201,12 +201,7 @@ impl<E: Element> Worker<E> {
 
     /// One turn for a batch of messages: each goes to its shard, then everything is carried out.
     /// `waited`: how long the oldest of them lay in the socket, as far as that is known.
-    pub(super) fn messages(
-        self: &Rc<Self>,
-        now: Instant,
-        waited: Option<Duration>,
-        batch: &[Arrived<'_>],
-    ) {
+    pub(super) fn messages(self: &Rc<Self>, now: Instant, waited: Option<Duration>, batch: &[Arrived<'_>]) {
         let shards = self.node.slots.len();
         let messages = u32::try_from(batch.len()).unwrap_or(u32::MAX);
         let waited = waited.map(|delay| (delay, messages));

@@ -88,15 +88,10 @@ impl Core {
             self.governor.exempt(party);
             return false;
         }
-        let verdict = self.governor.offer(party, class);
-        if verdict == Verdict::Admit {
+        if self.governor.offer(party, class) == Verdict::Admit {
             return false;
         }
         *self.stats.shed.entry(party).or_default() += 1;
-        if verdict == Verdict::Ignore {
-            self.stats.drop("overload");
-            return true;
-        }
         if !origin.transport.is_reliable() && !keep.is_zero() {
             self.silence.insert(now, key);
             self.keep_sweeping(now);
@@ -151,7 +146,8 @@ fn is_emergency(msg: &Message<'_>) -> bool {
 }
 
 fn is_sos(uri: &[u8]) -> bool {
-    let begins = |text: &[u8], with: &[u8]| text.get(..with.len()).is_some_and(|t| t.eq_ignore_ascii_case(with));
+    let begins =
+        |text: &[u8], with: &[u8]| text.get(..with.len()).is_some_and(|t| t.eq_ignore_ascii_case(with));
     // The end of a label, or of the whole.
     let whole = |rest: Option<&[u8]>| match rest {
         Some(rest) => matches!(rest.first(), None | Some(b'.' | b';' | b'@' | b':' | b'?' | b'>')),
@@ -167,7 +163,8 @@ fn is_sos(uri: &[u8]) -> bool {
         return false;
     }
     let host = memchr::memchr(b'@', rest).and_then(|at| rest.get(at + 1..));
-    begins(rest, b"sos") && whole(rest.get(3..)) || host.is_some_and(|h| begins(h, b"sos") && whole(h.get(3..)))
+    begins(rest, b"sos") && whole(rest.get(3..))
+        || host.is_some_and(|h| begins(h, b"sos") && whole(h.get(3..)))
 }
 
 #[cfg(test)]
@@ -188,7 +185,14 @@ mod tests {
         ] {
             assert!(is_sos(yes.as_bytes()), "{yes}");
         }
-        for no in ["sip:soso@example.com", "sip:a@sosnowiec.example", "urn:service:counseling", "tel:sos", "sos", ""] {
+        for no in [
+            "sip:soso@example.com",
+            "sip:a@sosnowiec.example",
+            "urn:service:counseling",
+            "tel:sos",
+            "sos",
+            "",
+        ] {
             assert!(!is_sos(no.as_bytes()), "{no}");
         }
     }

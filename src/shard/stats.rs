@@ -79,7 +79,7 @@ pub struct Stats {
     pub calls_aged: u64,
     /// Requests refused because a table is full.
     pub table_full: u64,
-    /// New requests refused or ignored under overload, by sender.
+    /// New requests refused under overload, by sender.
     pub shed: AHashMap<Party, u64>,
     /// What was located outside dialogs and for whom, and when it was last used; bounded.
     /// What a dialog's own addresses lead to is not here: these are no servers.

@@ -7,8 +7,8 @@ use ahash::AHashMap;
 
 use crate::peering::Party;
 
-/// Offers are remembered with this weight from step to step: for about a tenth of a second.
-const MEMORY: f64 = 0.8;
+/// Offers are remembered with this weight from step to step: for about a fifth of a second.
+const MEMORY: f64 = 0.9;
 /// Senders that offer less than this per step are forgotten.
 const NOTHING: f64 = 0.01;
 /// So much may be owed for requests that were exempt.
@@ -94,7 +94,8 @@ impl Fair {
         let level = self.level(admit);
         let peers = self.peers();
         for (party, sender) in &mut self.senders {
-            sender.share = if admit <= 0.0 { 0.0 } else { (level * weight(*party, peers) / sender.offers).min(1.0) };
+            sender.share =
+                if admit <= 0.0 { 0.0 } else { (level * weight(*party, peers) / sender.offers).min(1.0) };
         }
     }
 

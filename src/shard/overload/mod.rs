@@ -39,16 +39,12 @@ const INTEGRAL: f64 = 10.0;
 const RELIEF: f64 = 0.5;
 /// Below this pressure, and with a short queue, the overload is over.
 const OVER: f64 = 0.01;
-/// Up to 1 the pressure is the share of new calls refused. Beyond, even refusing is too much: the
-/// rest is the share of them that gets no answer at all.
-const MOST_PRESSURE: f64 = 2.0;
-
 /// What a request is to the governor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// An INVITE outside dialogs.
     Call,
-    /// OPTIONS: how others find out whether we are there. Refused only when everything is.
+    /// OPTIONS: how others find out whether we are there. Refused only when nine tenths of the calls are.
     Probe,
     /// Any other request outside dialogs: refused only when more than half of the calls are.
     Other,
@@ -59,10 +55,8 @@ pub enum Class {
 pub enum Verdict {
     /// It is served.
     Admit,
-    /// 503.
+    /// 503. Saying nothing would cost more: a caller repeats an INVITE six times.
     Refuse,
-    /// Not even that.
-    Ignore,
 }
 
 /// A change worth telling.
@@ -104,8 +98,8 @@ pub struct Governor {
     looked: Option<Instant>,
     above: Option<Instant>,
     shedding: bool,
+    /// The share of new calls refused.
     pressure: f64,
-    ignoring: f64,
     fair: Fair,
 }
 
@@ -120,7 +114,6 @@ impl Governor {
             above: None,
             shedding: false,
             pressure: 0.0,
-            ignoring: 0.0,
             fair: Fair::default(),
         }
     }
@@ -144,7 +137,7 @@ impl Governor {
         let [delay, _] = self.delay;
         State {
             shedding: self.shedding && fresh,
-            admit: if fresh && self.shedding { (1.0 - self.pressure).max(0.0) } else { 1.0 },
+            admit: if fresh && self.shedding { 1.0 - self.pressure } else { 1.0 },
             delay: if fresh { Duration::from_secs_f64(delay) } else { Duration::ZERO },
         }
     }
@@ -206,7 +199,7 @@ impl Governor {
         if delay < target / 2.0 && last < target / 2.0 {
             self.pressure *= (-time / RELIEF).exp();
         }
-        self.pressure = self.pressure.clamp(0.0, MOST_PRESSURE);
+        self.pressure = self.pressure.clamp(0.0, 1.0);
         if self.pressure < OVER && delay < target {
             return self.calm();
         }
@@ -220,7 +213,6 @@ impl Governor {
 
     fn calm(&mut self) -> Option<Change> {
         self.pressure = 0.0;
-        self.ignoring = 0.0;
         self.fair.clear();
         std::mem::take(&mut self.shedding).then_some(Change::Ends)
     }
@@ -230,20 +222,12 @@ impl Governor {
         if !self.shedding {
             return Verdict::Admit;
         }
-        let admitted = match class {
-            Class::Probe => self.pressure < 1.0,
-            Class::Call => self.fair.take(party, 1.0),
-            Class::Other => self.fair.take(party, 2.0),
+        let ease = match class {
+            Class::Call => 1.0,
+            Class::Other => 2.0,
+            Class::Probe => 10.0,
         };
-        if admitted {
-            return Verdict::Admit;
-        }
-        self.ignoring += (self.pressure - 1.0).max(0.0);
-        if self.ignoring >= 1.0 {
-            self.ignoring -= 1.0;
-            return Verdict::Ignore;
-        }
-        Verdict::Refuse
+        if self.fair.take(party, ease) { Verdict::Admit } else { Verdict::Refuse }
     }
 
     /// A new request that is served whatever the load. It counts as its sender's.
