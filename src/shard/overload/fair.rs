@@ -10,7 +10,10 @@ use crate::peering::Party;
 /// Offers are remembered with this weight from step to step: for about a fifth of a second.
 const MEMORY: f64 = 0.9;
 /// Senders that offer less than this per step are forgotten.
-const NOTHING: f64 = 0.01;
+const NOTHING: f64 = 0.001;
+/// A sender that offers less per step is judged as if it offered this: what one request in the time
+/// remembered looks like. From less, nothing can be said about a rate.
+const LEAST: f64 = 1.0 - MEMORY;
 /// So much may be owed for requests that were exempt.
 const MOST_DEBT: f64 = -20.0;
 /// Rounds of filling up; each settles at least one sender, and all but the last few quickly.
@@ -35,12 +38,14 @@ pub(super) struct Fair {
     senders: AHashMap<Party, Sender>,
     /// The share of a sender not known yet.
     unknown: f64,
-    dealt: bool,
+    /// What a sender not known yet begins with: spread evenly over 0 to 1, so that of many who send
+    /// one request each the right share is admitted.
+    start: f64,
 }
 
 impl Default for Fair {
     fn default() -> Self {
-        Self { senders: AHashMap::new(), unknown: 1.0, dealt: false }
+        Self { senders: AHashMap::new(), unknown: 1.0, start: 0.5 }
     }
 }
 
@@ -70,32 +75,31 @@ impl Fair {
     }
 
     fn sender(&mut self, party: Party) -> &mut Sender {
-        let share = self.unknown;
-        self.senders.entry(party).or_insert(Sender { count: 0.0, offers: 0.0, share, credit: 0.5 })
+        let (share, start) = (self.unknown, &mut self.start);
+        self.senders.entry(party).or_insert_with(|| {
+            // The golden ratio's multiples, modulo 1.
+            *start = (*start + 0.618_033_988_749_895).fract();
+            Sender { count: 0.0, offers: 0.0, share, credit: *start }
+        })
     }
 
     /// Deals out anew: `admit` of all that is offered. The last deal was `steps` steps ago.
     pub(super) fn deal(&mut self, admit: f64, steps: f64) {
         let memory = MEMORY.powf(steps.max(0.1));
         self.senders.retain(|_, s| {
-            let fresh = s.count / steps.max(0.1);
-            // The first count is all that is known of a new sender.
-            s.offers = if s.offers == 0.0 { fresh } else { s.offers * memory + fresh * (1.0 - memory) };
+            s.offers = s.offers * memory + s.count / steps.max(0.1) * (1.0 - memory);
             s.count = 0.0;
             s.offers >= NOTHING
         });
         if self.senders.is_empty() {
-            self.unknown = if self.dealt { 1.0 } else { admit };
-            self.dealt = true;
+            self.unknown = admit;
             return;
         }
-        self.unknown = 1.0;
-        self.dealt = true;
         let level = self.level(admit);
         let peers = self.peers();
+        self.unknown = (level / LEAST).min(1.0);
         for (party, sender) in &mut self.senders {
-            sender.share =
-                if admit <= 0.0 { 0.0 } else { (level * weight(*party, peers) / sender.offers).min(1.0) };
+            sender.share = (level * weight(*party, peers) / sender.offers.max(LEAST)).min(1.0);
         }
     }
 
@@ -104,26 +108,26 @@ impl Fair {
         u32::try_from(peers.max(1)).map_or(f64::MAX, f64::from)
     }
 
-    /// What a sender of weight 1 may have per step.
+    /// What a sender of weight 1 may have per step, so that all get `admit` of what they offer together.
     fn level(&self, admit: f64) -> f64 {
         let peers = self.peers();
-        let offered: f64 = self.senders.values().map(|s| s.offers).sum();
-        let all: f64 = self.senders.keys().map(|p| weight(*p, peers)).sum();
-        let mut level = offered * admit / all;
+        let wanted = admit * self.senders.values().map(|s| s.offers).sum::<f64>();
+        let mut level = 0.0;
         for _ in 0..ROUNDS {
-            let (mut rest, mut weights) = (offered * admit, 0.0);
+            // Whoever is below its share counts whole; the others by what a higher level gives them.
+            let (mut rest, mut slope) = (wanted, 0.0);
             for (party, sender) in &self.senders {
-                let weight = weight(*party, peers);
-                if sender.offers <= level * weight {
+                let (weight, rate) = (weight(*party, peers), sender.offers.max(LEAST));
+                if rate <= level * weight {
                     rest -= sender.offers;
                 } else {
-                    weights += weight;
+                    slope += sender.offers / rate * weight;
                 }
             }
-            if weights <= 0.0 {
+            if slope <= 0.0 {
                 return f64::MAX;
             }
-            let next = rest / weights;
+            let next = rest / slope;
             if next - level <= level * 0.001 {
                 return next.max(level);
             }

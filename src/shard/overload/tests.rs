@@ -396,6 +396,23 @@ fn equal_floods_get_equal_shares_and_the_core_as_much_as_all_peers() {
 }
 
 #[test]
+fn of_many_who_call_now_and_then_the_right_share_is_admitted() {
+    let mut world = World::new();
+    let between = (0, 12 * SECOND);
+    for peer in 0..2000 {
+        // All begin at another time.
+        let begin = u64::from(peer) * 1_000;
+        let load = Load { from: Party::Peer(PeerId(peer)), rate: 1.0, between: (begin, between.1) };
+        world.offer(&load);
+    }
+    world.run(14 * SECOND);
+    let all = world.outcome((4 * SECOND, 12 * SECOND), None);
+    let goodput = all.done as f64 / 8.0 / CAPACITY;
+    assert!(goodput > 0.7, "{goodput}");
+    assert!(all.p99() < 500_000, "p99 {} us", all.p99());
+}
+
+#[test]
 fn what_is_exempt_counts_against_its_sender() {
     let mut governor = overloaded(0.5);
     let core = Party::Core;
