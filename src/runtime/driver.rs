@@ -31,7 +31,7 @@ use super::sys::{self, BATCH, SendBatch};
 use super::udp::{Kind, UdpSocket};
 
 /// Octets read from a stream at once.
-const READ_BUFFER: usize = 64 * 1024;
+pub(super) const READ_BUFFER: usize = 64 * 1024;
 
 /// Durations and caps that the sockets heed; from the configuration.
 #[derive(Clone, Copy, Debug)]

@@ -96,6 +96,14 @@ pub(super) fn receive_times(fd: BorrowedFd<'_>) {
     let _ = set_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
 }
 
+/// Octets that a stream socket has received and nobody has read; 0 if that cannot be told.
+pub(super) fn queued(fd: BorrowedFd<'_>) -> usize {
+    let mut octets: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int, and `octets` is one that lives through the call.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, ptr::from_mut(&mut octets)) };
+    if rc == 0 { usize::try_from(octets).unwrap_or(0) } else { 0 }
+}
+
 /// Asks for the local address with each datagram (wildcard binds).
 pub(super) fn receive_local_address(fd: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     let fd = fd.as_raw_fd();
