@@ -31,7 +31,7 @@ use super::sys::{self, BATCH, SendBatch};
 use super::udp::{Kind, UdpSocket};
 
 /// Octets read from a stream at once.
-const READ_BUFFER: usize = 64 * 1024;
+pub(super) const READ_BUFFER: usize = 64 * 1024;
 
 /// Durations and caps that the sockets heed; from the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -200,18 +200,27 @@ impl<E: Element> Worker<E> {
     }
 
     /// One turn for a batch of messages: each goes to its shard, then everything is carried out.
-    pub(super) fn messages(self: &Rc<Self>, now: Instant, batch: &[Arrived<'_>]) {
+    /// `waited`: how long the oldest of them lay in the socket, as far as that is known.
+    pub(super) fn messages(self: &Rc<Self>, now: Instant, waited: Option<Duration>, batch: &[Arrived<'_>]) {
         let shards = self.node.slots.len();
+        let messages = u32::try_from(batch.len()).unwrap_or(u32::MAX);
+        let waited = waited.map(|delay| (delay, messages));
         if shards == 1 {
-            self.visit(0, now, batch.iter());
+            self.visit(0, now, waited, batch.iter());
         } else {
-            self.visit_owners(now, batch, shards);
+            self.visit_owners(now, waited, batch, shards);
         }
         self.settle(now);
     }
 
     /// Visits each shard that owns something of the batch once, those first that are free.
-    fn visit_owners(&self, now: Instant, batch: &[Arrived<'_>], shards: usize) {
+    fn visit_owners(
+        &self,
+        now: Instant,
+        waited: Option<(Duration, u32)>,
+        batch: &[Arrived<'_>],
+        shards: usize,
+    ) {
         let owners: SmallVec<[usize; BATCH]> =
             batch.iter().map(|m| E::shard_of(m.bytes, self.node.secret, shards) % shards).collect();
         let of = |shard: usize| batch.iter().zip(&owners).filter(move |(_, o)| **o == shard).map(|(m, _)| m);
@@ -219,18 +228,24 @@ impl<E: Element> Worker<E> {
         // Own shard first: its lock is the least likely to be held by somebody else.
         for shard in (0..shards).map(|i| (self.index + i) % shards).filter(|s| owners.contains(s)) {
             match self.node.slots[shard].try_lock() {
-                Some(mut element) => self.visit_locked(shard, &mut element, now, of(shard)),
+                Some(mut element) => self.visit_locked(shard, &mut element, now, waited, of(shard)),
                 None => busy.push(shard),
             }
         }
         for shard in busy {
-            self.visit(shard, now, of(shard));
+            self.visit(shard, now, waited, of(shard));
         }
     }
 
-    fn visit<'a>(&self, shard: usize, now: Instant, messages: impl Iterator<Item = &'a Arrived<'a>>) {
+    fn visit<'a>(
+        &self,
+        shard: usize,
+        now: Instant,
+        waited: Option<(Duration, u32)>,
+        messages: impl Iterator<Item = &'a Arrived<'a>>,
+    ) {
         let mut element = self.node.slots[shard].lock();
-        self.visit_locked(shard, &mut element, now, messages);
+        self.visit_locked(shard, &mut element, now, waited, messages);
     }
 
     fn visit_locked<'a>(
@@ -238,8 +253,13 @@ impl<E: Element> Worker<E> {
         shard: usize,
         element: &mut E,
         now: Instant,
+        waited: Option<(Duration, u32)>,
         messages: impl Iterator<Item = &'a Arrived<'a>>,
     ) {
+        if let Some((delay, messages)) = waited {
+            feed(element, now, Input::Waited { delay, messages }, self.counters());
+            self.collect(shard, element, now);
+        }
         for m in messages {
             feed(element, now, Input::Message { origin: &m.origin, bytes: m.bytes }, self.counters());
             self.collect(shard, element, now);

@@ -12,7 +12,9 @@ use crate::flow::{ListenerId, Transport};
 
 use super::sys;
 
-/// Socket buffers, octets: a second of traffic at some thousand messages per second.
+/// Socket buffers, octets. A message of 1 kB takes some 2 kB of it, and the system doubles the number: this holds
+/// some 4,000 messages, a twentieth of a second of what one core can handle. Larger ones would only
+/// make the queue longer before a sender notices; that it stays short is the overload governor's task.
 const BUFFER: usize = 4 * 1024 * 1024;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
@@ -148,6 +150,7 @@ fn open_one(listen: &Listen, shared: bool) -> io::Result<Socket> {
     if udp {
         sys::enlarge_buffers(socket.as_fd(), BUFFER);
         sys::receive_errors(socket.as_fd(), v6)?;
+        sys::receive_times(socket.as_fd());
         if listen.bind.ip().is_unspecified() {
             sys::receive_local_address(socket.as_fd(), v6)?;
         }

@@ -11,7 +11,7 @@ use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -23,8 +23,11 @@ pub(super) const DATAGRAM: usize = 65_536;
 /// Distance between receive buffers: not a multiple of 4 KiB, or all of them would compete for
 /// the same cache sets.
 const STRIDE: usize = DATAGRAM + 1_088;
-/// Room for one IP_PKTINFO or IPV6_PKTINFO.
-const CONTROL: usize = 64;
+/// Room for one IP_PKTINFO or IPV6_PKTINFO and a time stamp.
+const CONTROL: usize = 128;
+
+/// No datagram waits longer than this: the system's clock has been set.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Control message room, aligned as `cmsghdr` wants it.
 #[repr(C, align(8))]
@@ -86,6 +89,19 @@ pub(super) fn receive_errors(fd: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
         let _ = set_int(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT);
         set_int(fd, libc::IPPROTO_IP, libc::IP_RECVERR, 1)
     }
+}
+
+/// Asks for the time at which each datagram arrived. Best effort: without, nobody knows how long they wait.
+pub(super) fn receive_times(fd: BorrowedFd<'_>) {
+    let _ = set_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
+}
+
+/// Octets that a stream socket has received and nobody has read; 0 if that cannot be told.
+pub(super) fn queued(fd: BorrowedFd<'_>) -> usize {
+    let mut octets: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int, and `octets` is one that lives through the call.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, ptr::from_mut(&mut octets)) };
+    if rc == 0 { usize::try_from(octets).unwrap_or(0) } else { 0 }
 }
 
 /// Asks for the local address with each datagram (wildcard binds).
@@ -242,7 +258,8 @@ impl RecvBatch {
             header.msg_iov = ptr::from_mut(&mut self.vectors[i]);
             header.msg_iovlen = 1;
             header.msg_flags = 0;
-            if with_local {
+            // The first one's time of arrival tells how long the whole batch has waited.
+            if with_local || i == 0 {
                 header.msg_control = ptr::from_mut(&mut self.controls[i]).cast();
                 header.msg_controllen = CONTROL as _;
             } else {
@@ -263,6 +280,20 @@ impl RecvBatch {
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         self.filled = n.min(BATCH);
         Ok(self.filled)
+    }
+
+    /// How long the oldest datagram of the last [`RecvBatch::receive`] has been waiting, by the system's
+    /// clock; `None`: not known, or the clock was set meanwhile.
+    pub(super) fn waited(&self) -> Option<Duration> {
+        let header = self.headers.first().filter(|_| self.filled > 0)?;
+        let mut arrived = None;
+        each_control(&header.msg_hdr, |level, kind, data| {
+            if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
+                arrived = time_stamp(data);
+            }
+        });
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        Some(now.saturating_sub(arrived?)).filter(|waited| *waited < LONGEST_WAIT)
     }
 
     /// The datagram at `index` of the last [`RecvBatch::receive`].
@@ -303,6 +334,15 @@ fn each_control(header: &libc::msghdr, mut f: impl FnMut(libc::c_int, libc::c_in
             cmsg = libc::CMSG_NXTHDR(header, cmsg);
         }
     }
+}
+
+/// A struct timespec: seconds and nanoseconds, of the width of a C long.
+fn time_stamp(data: &[u8]) -> Option<Duration> {
+    const WORD: usize = mem::size_of::<libc::c_long>();
+    let word = |octets: &[u8]| libc::c_long::from_ne_bytes(octets.try_into().unwrap_or_default());
+    let (seconds, rest) = data.split_at_checked(WORD)?;
+    let nanos = rest.get(..WORD)?;
+    Some(Duration::new(u64::try_from(word(seconds)).ok()?, u32::try_from(word(nanos)).ok()?))
 }
 
 /// The destination address of a datagram, from IP_PKTINFO or IPV6_PKTINFO.

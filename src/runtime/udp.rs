@@ -247,7 +247,7 @@ impl UdpSocket {
             batch.push(Arrived { origin, bytes: datagram.bytes });
         }
         if !batch.is_empty() {
-            worker.messages(now, &batch);
+            worker.messages(now, room.waited(), &batch);
         }
     }
 

@@ -132,6 +132,7 @@ impl Scripted {
 impl Element for Scripted {
     fn handle_input(&mut self, now: Instant, input: Input<'_>) {
         let seen = match input {
+            Input::Waited { .. } => return,
             Input::Message { origin, bytes } => {
                 Seen::Message { origin: origin.clone(), bytes: bytes.to_vec() }
             }
