@@ -50,12 +50,13 @@ pub fn decide(policy: &Policy, from: Party, msg: &Message<'_>) -> Decision {
 
 fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>, Reject> {
     let mut routing = Routing::default();
-    let mut request_uri = uri_of(msg.uri())?;
-    let mut routes: SmallVec<[UriRef<'_>; 4]> = SmallVec::new();
+    let mut request_uri = msg.request_uri().ok_or(Reject::new(400, "Bad Request-URI", "bad_uri"))?;
+    let mut routes: SmallVec<[UriRef<'_>; 2]> = SmallVec::new();
     for route in msg.routes() {
         let route = route.map_err(|_| Reject::new(400, "Bad Route", "bad_route"))?;
         routes.push(route.uri);
     }
+    routing.routes = routes.len();
     // §16.4: a strict router has put our Record-Route into the Request-URI; the real one is the last Route.
     let mut own = OwnRoutes::default();
     if request_uri.param(b"lr").is_some() && is_own(policy, &request_uri) {
@@ -66,14 +67,13 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
             request_uri = last;
         }
     }
-    while let Some(first) = routes.first()
+    while let Some(first) = routes.get(routing.own_routes)
         && is_own(policy, first)
     {
         own.see(policy, msg, first);
         routing.own_routes += 1;
-        routes.remove(0);
     }
-    let next = routes.first();
+    let next = routes.get(routing.own_routes);
     if let Some(next) = next {
         routing.next_is_strict = next.param(b"lr").is_none();
     }
@@ -275,10 +275,6 @@ fn allowed_maddr(policy: &Policy, uri: &UriRef<'_>, from: Party) -> Result<(), R
         Some(Ok(host)) if policy.reachable_from(from, &host, port_of(uri)).is_some() => Ok(()),
         Some(_) => Err(Reject::new(403, "Forbidden", "maddr")),
     }
-}
-
-fn uri_of(bytes: &[u8]) -> Result<UriRef<'_>, Reject> {
-    UriRef::parse(bytes).map_err(|_| Reject::new(400, "Bad Request-URI", "bad_uri"))
 }
 
 /// RFC 3263 §4: what to locate for a URI.

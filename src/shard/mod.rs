@@ -8,6 +8,7 @@ mod attempts;
 mod calls;
 mod finish;
 pub mod io;
+mod literals;
 mod probe;
 mod requests;
 mod responses;
@@ -36,6 +37,7 @@ pub use slots::Handle;
 pub use stats::{BUCKETS, Histogram, Stats};
 
 use calls::Calls;
+use literals::Literals;
 use slots::Slots;
 
 /// Whose timer it is.
@@ -90,6 +92,7 @@ struct Core {
     fx: Effects,
     health: Health,
     calls: Calls,
+    literals: Literals,
     ring: Ring,
     stats: Stats,
     draining: bool,
@@ -128,6 +131,7 @@ impl Shard {
                 fx: Effects::new(),
                 health,
                 calls: Calls::default(),
+                literals: Literals::default(),
                 ring: Ring::new(records),
                 stats: Stats::default(),
                 draining: false,
@@ -151,11 +155,10 @@ impl Shard {
                     Ok(index) => index,
                     Err(unusable) => return self.core.stats.drop(unusable.label()),
                 };
-                let msg = Message::new(bytes, &index);
-                if msg.is_request() {
-                    self.on_request(now, origin, &msg);
+                if Message::new(bytes, &index).is_request() {
+                    self.on_request(now, origin, bytes, Arc::new(index));
                 } else {
-                    self.on_response(now, &msg);
+                    self.on_response(now, &Message::new(bytes, &index));
                 }
             }
             Input::Located { ticket, result } => self.on_located(now, ticket, result),
@@ -263,6 +266,7 @@ impl Shard {
                 self.core.health.set_policy(health_policy(&policy));
                 self.core.ring.set_cap(policy.config.limits.records.div_ceil(self.shards));
                 self.core.policy = policy;
+                self.core.literals.clear();
             }
             Update::Health(instance, seen) => {
                 self.core.health.observe(now, instance, seen);
