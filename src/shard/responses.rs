@@ -9,8 +9,8 @@ use crate::proxy::{Cancel, Client, Context, Kind, Stage, Verdict, upstream, verd
 use crate::transaction::{Branch, Delivery};
 use crate::wire::{Message, Method, Name};
 
-use super::attempts::keep_best;
 use super::calls::expiry;
+use super::candidates::keep_best;
 use super::{Core, Handle, Shard};
 
 impl Shard {

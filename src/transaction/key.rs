@@ -214,6 +214,11 @@ pub struct ServerKeyParts<'a> {
 pub struct ServerKey(u128);
 
 impl ServerKey {
+    /// 64 bits of it: enough to find a place in a table, not to stand for the whole.
+    pub fn short(self) -> u64 {
+        (self.0 & u128::from(u64::MAX)) as u64
+    }
+
     /// The key of the transaction that this request belongs to (§17.2.3). An ACK has that of its
     /// INVITE; a CANCEL has one of its own.
     ///

@@ -5,6 +5,7 @@
 mod basics;
 mod failover;
 mod msg;
+mod overload;
 mod rig;
 mod seeds;
 mod world;
