@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
@@ -26,6 +27,9 @@ use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
 use super::pool::Pool;
+use super::tls::Tls;
+use super::tls::gate::{Gate, Pace};
+use super::tls::words::FailureLog;
 use super::sys::{BATCH, SendBatch};
 use super::udp::{Kind, UdpSocket};
 
@@ -53,6 +57,12 @@ pub(super) struct Node<E> {
     pub(super) counters: Arc<Counters>,
     pub(super) listen: Box<[Listen]>,
     pub(super) settings: Settings,
+    /// What is shown and believed in handshakes from now on; `None` without TLS listeners.
+    pub(super) tls: ArcSwapOption<Tls>,
+    /// Bounds handshakes that others begin.
+    pub(super) gate: Arc<Gate>,
+    /// Which failed handshakes have been told.
+    pub(super) failures: FailureLog,
     /// Turns true once, when the node is to end.
     pub(super) stop: watch::Sender<bool>,
     /// Keys the hash that assigns calls to shards.
@@ -154,6 +164,8 @@ pub(super) struct Worker<E> {
     pub(super) send_batch: RefCell<SendBatch>,
     pub(super) read_buffer: RefCell<Box<[u8]>>,
     log: RefCell<EventLog>,
+    /// Of the handshakes on this worker.
+    pub(super) pace: Pace,
 }
 
 /// Gives one input to an element. A panic is a bug that must not take the node down: the message
@@ -176,6 +188,7 @@ impl<E: Element> Worker<E> {
             send_batch: RefCell::new(SendBatch::new()),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into_boxed_slice()),
             log: RefCell::default(),
+            pace: Pace::default(),
         })
     }
 
