@@ -7,7 +7,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::flow::{ConnId, Hop, ListenerId, PeerId, SendFailure, Transport};
+use crate::flow::{ConnId, Hop, ListenerId, PeerId, SendFailure, TlsIdentity, Transport};
 use crate::location::{Candidate, Instance, LocateKey, Located, Selection};
 use crate::peering::Party;
 use crate::transaction::{
@@ -44,7 +44,7 @@ pub enum Server {
 }
 
 /// Where responses go (RFC 3261 §18.2.2, RFC 3581 §4).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ReplyPath {
     /// By the transport that the request came by.
     pub transport: Transport,
@@ -58,6 +58,8 @@ pub struct ReplyPath {
     pub fallback: SocketAddr,
     /// The fallback has been tried.
     pub fell_back: bool,
+    /// TLS: whom the sender's certificate names.
+    pub identity: Option<Arc<TlsIdentity>>,
 }
 
 impl ReplyPath {
@@ -174,8 +176,10 @@ pub struct Leg {
     pub keys: SmallVec<[Arc<LocateKey>; 1]>,
     /// The Request-URI for this leg alone (a `[[route]]` names the peer's domain).
     pub uri: Option<Bytes>,
-    /// The name that a TLS server must prove, where the dialog remembers one.
+    /// Whom its TLS servers proved to be when the dialog was set up.
     pub tls_name: Option<Arc<str>>,
+    /// In a dialog: whom the sender proved to be when it was set up.
+    pub sender_name: Option<Arc<str>>,
 }
 
 /// The decision that came of a request (rules 3, 5, 8).

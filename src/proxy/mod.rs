@@ -11,6 +11,7 @@ mod forward;
 pub mod policy;
 mod response;
 mod route;
+mod tls;
 mod validate;
 
 pub use context::{
@@ -20,4 +21,5 @@ pub use forward::{Forward, forward};
 pub use policy::{Listener, PeerEntry, Policy};
 pub use response::{Verdict, upstream, verdict};
 pub use route::{Decision, decide, dialog_peer, is_own, port_of, realm_of};
+pub use tls::{dialog_names, expectation};
 pub use validate::{Reject, validate};

@@ -128,14 +128,21 @@ fn in_dialog(
     let Some(party) = party else {
         return Err(Reject::new(403, "Forbidden", "route_not_allowed"));
     };
-    let tls_name = match (own.remembered, from) {
-        (Some(Remembered { tls_name: Some(name), .. }), Party::Core) => Some(Arc::from(name)),
-        _ => None,
+    let names = own.remembered.map(|r| r.names).unwrap_or_default();
+    let (theirs, senders) = match from {
+        Party::Core => (names.peer, names.core),
+        _ => (names.core, names.peer),
     };
     let key = LocateKey { realm: realm_of(party), ..key };
     Ok(Plan {
         routing,
-        legs: smallvec![Leg { party, keys: smallvec![Arc::new(key)], uri: None, tls_name }],
+        legs: smallvec![Leg {
+            party,
+            keys: smallvec![Arc::new(key)],
+            uri: None,
+            tls_name: theirs.map(Arc::from),
+            sender_name: senders.map(Arc::from),
+        }],
         listener: own.listener,
         rule: Rule::RouteSet,
     })
@@ -194,7 +201,7 @@ fn single(party: Party, key: LocateKey, uri: Option<Bytes>, routing: Routing, ru
     let key = LocateKey { realm: realm_of(party), ..key };
     Plan {
         routing,
-        legs: smallvec![Leg { party, keys: smallvec![Arc::new(key)], uri, tls_name: None }],
+        legs: smallvec![Leg { party, keys: smallvec![Arc::new(key)], uri, tls_name: None, sender_name: None }],
         listener: None,
         rule,
     }
@@ -209,7 +216,7 @@ fn to_core(policy: &Policy, routing: Routing) -> Result<Plan, Reject> {
     }
     Ok(Plan {
         routing,
-        legs: smallvec![Leg { party: Party::Core, keys, uri: None, tls_name: None }],
+        legs: smallvec![Leg { party: Party::Core, keys, uri: None, tls_name: None, sender_name: None }],
         listener: None,
         rule: Rule::CoreNextHops,
     })
@@ -251,6 +258,7 @@ fn number_leg(peer: &PeerEntry, uri: &UriRef<'_>) -> Option<Leg> {
         keys: smallvec![Arc::new(key)],
         uri: Some(text.into()),
         tls_name: None,
+        sender_name: None,
     })
 }
 

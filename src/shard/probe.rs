@@ -50,6 +50,7 @@ impl Shard {
             conn: None,
             fallback: nowhere,
             fell_back: false,
+            identity: None,
         };
         let attempt = Attempt {
             client: Client::NonInvite(client),

@@ -246,6 +246,7 @@ impl Core {
                 conn: origin.conn,
                 fallback: origin.remote,
                 fell_back: true,
+                identity: None,
             };
             let reject = Reject::new(fault.status, fault.reason, fault.label);
             return self.respond_stateless(&reply, origin.remote, msg, &reject);
@@ -479,6 +480,7 @@ fn reply_path(origin: &Origin, via: &ViaRef<'_>) -> ReplyPath {
         conn: origin.conn,
         fallback,
         fell_back: false,
+        identity: origin.identity.clone(),
     }
 }
 

@@ -14,7 +14,7 @@ mod files;
 pub(super) mod gate;
 pub(super) mod identity;
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
 mod verify;
 pub(super) mod words;
 
