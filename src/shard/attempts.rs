@@ -16,7 +16,7 @@ use crate::location::{
 use crate::peering::Party;
 use crate::proxy::decision::{AttemptRecord, Rule};
 use crate::proxy::{
-    Attempt, Best, Cancel, Client, Context, Forward, Kind, Live, Pass, Reject, Server, Stage, dialog_names,
+    Attempt, Best, Cancel, Client, Context, Forward, Kind, Live, Pass, Reject, Stage, dialog_names,
     dialog_peer, expectation, forward, realm_of,
 };
 use crate::transaction::{Action, Branch, ClientInvite, ClientNonInvite, Delivery, Timer};
@@ -35,7 +35,11 @@ impl Shard {
     pub(super) fn on_located(&mut self, now: Instant, ticket: Ticket, result: Arc<Located>) {
         let (slot, generation, index) = SendToken(ticket.0).parts();
         let Some((handle, mut context)) = self.slots.take_short(slot, generation) else { return };
-        self.core.located(now, handle, &mut context, usize::from(index), result);
+        if index == SendToken::SERVER {
+            self.core.way_located(now, handle, &mut context, result);
+        } else {
+            self.core.located(now, handle, &mut context, usize::from(index), result);
+        }
         self.settle(handle, context);
     }
 
@@ -52,17 +56,20 @@ impl Shard {
     pub(super) fn on_send_failed(&mut self, now: Instant, token: SendToken, failure: SendFailure) {
         let (slot, generation, who) = token.parts();
         let Some((handle, mut context)) = self.slots.take_short(slot, generation) else { return };
-        if who == SendToken::SERVER {
-            self.core.response_failed(now, handle, &mut context);
+        if let Some(way) = SendToken::SERVER.checked_sub(who).filter(|way| *way < 8) {
+            self.core.response_failed(now, handle, &mut context, way, failure);
         } else {
             self.core.send_failed(now, handle, &mut context, usize::from(who), failure);
         }
         self.settle(handle, context);
     }
 
-    /// An ICMP error: it belongs to the attempt whose branch stands in the datagram it quotes, and to
-    /// nobody if that is a response or none of ours (RFC 3261 §18.4).
+    /// An ICMP error: it belongs to the attempt or the server transaction whose branch stands in the datagram
+    /// it quotes, and to nobody if that is none of ours (RFC 3261 §18.4).
     pub(super) fn on_undeliverable(&mut self, now: Instant, to: SocketAddr, payload: &[u8]) {
+        if payload.starts_with(b"SIP/2.0") {
+            return self.response_undeliverable(now, to, payload);
+        }
         let Some((handle, mut context, at)) = self.attempt_of_request(payload) else {
             return self.core.stats.drop("icmp");
         };
@@ -713,27 +720,6 @@ impl Core {
                 Action::Deliver(_) | Action::MakeAck | Action::MakeTrying => {}
             }
         }
-    }
-
-    /// A response could not be sent on its connection: a new one is made to the sender's address and
-    /// sent-by port (RFC 3261 §18.2.2).
-    fn response_failed(&mut self, now: Instant, handle: Handle, context: &mut Context) {
-        if context.reply.fell_back {
-            self.stats.drop("response_undeliverable");
-            match &mut context.server {
-                Server::Invite(m) => m.on_transport_error(&mut self.fx),
-                Server::NonInvite(m) => m.on_transport_error(&mut self.fx),
-                Server::Gone => return,
-            }
-        } else {
-            context.reply.fell_back = true;
-            match &mut context.server {
-                Server::Invite(m) => m.on_retransmission(&mut self.fx),
-                Server::NonInvite(m) => m.on_retransmission(&mut self.fx),
-                Server::Gone => return,
-            }
-        }
-        self.apply_server(now, handle, context);
     }
 
     /// Writes an attempt's end into the record and the counters.

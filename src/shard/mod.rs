@@ -11,6 +11,7 @@ pub mod io;
 mod probe;
 mod requests;
 mod responses;
+mod returns;
 mod slots;
 mod stats;
 mod timers;
@@ -49,6 +50,8 @@ enum Who {
     Cancel(u8),
     /// The context's own.
     Context,
+    /// That of a response on its way.
+    Return,
     /// The shard's own: sweeping.
     Sweep,
 }
@@ -357,7 +360,7 @@ impl Core {
 }
 
 impl SendToken {
-    /// `who` of the token for responses.
+    /// `who` of the token for responses; less the number of the way they go, which is below 8.
     const SERVER: u8 = 255;
 
     /// The shard it belongs to.

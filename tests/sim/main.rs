@@ -5,7 +5,9 @@
 mod basics;
 mod failover;
 mod msg;
+mod returns;
 mod rig;
+mod secure;
 mod seeds;
 mod world;
 mod zone;
