@@ -15,7 +15,8 @@ const LAYERS: &[&[&str]] = &[
     &["shard"],
     &["runtime"],
     &["admin"],
-    &["cli", "demo", "log"],
+    &["demo"],
+    &["cli", "log"],
 ];
 
 /// Layers that must not know clocks, sockets, tasks or locks.

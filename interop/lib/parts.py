@@ -76,16 +76,20 @@ PARTS = {
     "200IN": response(200, "OK", True, True, tag=False),
     "200BYE": response(200, "OK", tag=False),
     "200CANCEL": response(200, "OK", tag=True),
-    "487": send(f"SIP/2.0 487 Request Terminated\n      Via: [$via]\n      Via: [$via2]\n      From: [$from]\n      "
+    "487": send(f"SIP/2.0 487 Request Terminated\n      Via: [$via]\n      Via: [$via2]\n      @VIA3@From: [$from]\n      "
                 f"To: [$to];tag=[pid]s[call_number]\n      Call-ID: [call_id]\n      CSeq: 1 INVITE\n      ", True),
     "503": response(503, "Service Unavailable", True),
     "REJECT": send(f"SIP/2.0 @CODE@ @REASON@\n      {ECHO}[last_To:];tag=[pid]s[call_number]\n      {ECHO2}@MORE@", True),
     "KEEP": """<action>
       <ereg regexp=".*" search_in="hdr" header="Via:" assign_to="via"/>
       <ereg regexp=".*" search_in="hdr" header="Via:" occurrence="2" assign_to="via2"/>
+      @KEEP_VIA3@
       <ereg regexp=".*" search_in="hdr" header="From:" assign_to="from"/>
       <ereg regexp=".*" search_in="hdr" header="To:" assign_to="to"/>
     </action>""",
+    # A response must hold as many Vias as the request: these two for one more proxy on the way.
+    "ANOTHER_VIA": "Via: [$via3]\n      ",
+    "KEEP_ANOTHER_VIA": '<ereg regexp=".*" search_in="hdr" header="Via:" occurrence="3" assign_to="via3"/>',
     "CALLEE_REINVITE": callee_request("INVITE", 1, True, True, True),
     "CALLEE_ACK": callee_request("ACK", 1, False),
 }
@@ -93,9 +97,9 @@ PARTS = {
 
 def expand(text, values):
     """`text` with its parts and the scenario's own values put in. REJECT's Contact line is the value MORE."""
-    all_values = dict(PARTS, SDP=SDP, DOMAIN="udp.peer.test", MORE="", **{})
+    all_values = dict(PARTS, SDP=SDP, DOMAIN="udp.peer.test", MORE="", VIA3="", KEEP_VIA3="")
     all_values.update(values)
-    for _ in range(2):                  # parts hold values
+    for _ in range(3):                  # parts hold values, and values parts
         for k, v in all_values.items():
             text = text.replace(f"@{k}@", str(v))
     return text

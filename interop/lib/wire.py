@@ -148,10 +148,10 @@ class Stream:
 
 class Wire:
     """messages: all SIP messages, in order. icmp: (time, "ip:port" that was unreachable, "ip:port" that sent).
-    resets: (time, src, dst) of TCP RST segments. dns: times of DNS queries."""
+    resets: (time, src, dst) of TCP RST segments. dns: times of DNS queries. rtp: number of RTP packets."""
 
     def __init__(self, path):
-        self.messages, self.icmp, self.resets, self.dns = [], [], [], []
+        self.messages, self.icmp, self.resets, self.dns, self.rtp = [], [], [], [], 0
         streams = {}
         for t, f in packets(path):
             if len(f) < 34 or f[12:14] != b"\x08\x00":
@@ -164,6 +164,9 @@ class Wire:
                 if 53 in (sp, dp):
                     if dp == 53:
                         self.dns.append(t)
+                    continue
+                if body[8] >> 6 == 2 and len(body) > 20 and body[9] & 127 in (0, 8):
+                    self.rtp += 1
                     continue
                 self.add(t, "udp", f"{src}:{sp}", f"{dst}:{dp}", body[8:])
             elif ip[9] == 6 and len(body) >= 20:

@@ -37,6 +37,7 @@ pub fn status(node: &Node) -> Value {
         .collect();
     let [taken, refused] = node.reloads();
     let listed = node.instances(now);
+    let overload = node.overload(now);
     json!({
         "name": policy.config.node.name.to_string(),
         "version": env!("CARGO_PKG_VERSION"),
@@ -51,6 +52,12 @@ pub fn status(node: &Node) -> Value {
         "listeners": listeners,
         "calls": live.calls,
         "transactions": { "server": live.servers, "client": live.clients, "open": live.open },
+        "overload": {
+            "shedding": overload.shedding,
+            "admit_ratio": round(overload.admit),
+            "delay": round(overload.delay.as_secs_f64()),
+            "shed": stats.shed.values().sum::<u64>(),
+        },
         "requests": stats.requests.iter().flatten().sum::<u64>(),
         "attempts": stats.attempts.values().sum::<u64>(),
         "failovers": stats.failovers.values().sum::<u64>(),

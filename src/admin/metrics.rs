@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use crate::flow::{PeerId, Transport};
 use crate::location::Standing;
-use crate::peering::Side;
+use crate::peering::{Party, Side};
 use crate::proxy::Policy;
 use crate::runtime::node::{Listed, Live, Node};
 use crate::runtime::{Counters, Direction, DropReason};
@@ -26,7 +26,7 @@ const FAILOVERS: [&str; 3] = ["timeout", "status_503", "connect_refused"];
 /// With more peers than this, zeros are left out: a series appears with its first event.
 const ZEROS_FOR: usize = 256;
 /// Reasons for which shards drop messages.
-const DROPS: [&str; 14] = [
+const DROPS: [&str; 16] = [
     "ack_not_routed",
     "bad_ack",
     "icmp",
@@ -37,6 +37,8 @@ const DROPS: [&str; 14] = [
     "no_via",
     "not_sip",
     "response_undeliverable",
+    "shed_ack",
+    "shed_again",
     "stranger",
     "stray_response",
     "table_full",
@@ -69,6 +71,7 @@ pub fn metrics(node: &Node) -> String {
     about(&mut text, node, now);
     messages(&mut text, &stats, node.counters());
     state(&mut text, node.live(), &policy, node);
+    overload(&mut text, node, &stats, &policy, now);
     attempts(&mut text, &stats, &policy);
     instances(&mut text, &node.instances(now), &policy);
     dns(&mut text, node);
@@ -170,6 +173,31 @@ fn state(text: &mut Text, live: Live, policy: &Policy, node: &Node) {
     }
     text.family("sbe_calls_aged_total", "counter", "Calls dropped from the count because nobody ended them.")
         .sample(&[], node.stats().calls_aged);
+}
+
+fn overload(text: &mut Text, node: &Node, stats: &Stats, policy: &Policy, now: Instant) {
+    let state = node.overload(now);
+    text.family("sbe_overload_delay_seconds", "gauge", "How long messages wait until they are handled.")
+        .sample(&[], state.delay.as_secs_f64());
+    text.family("sbe_overload_admit_ratio", "gauge", "Share of new calls admitted; 1 without overload.")
+        .sample(&[], state.admit);
+    text.family("sbe_overload_shed_total", "counter", "New requests refused under overload, by sender.");
+    let mut all: BTreeMap<&str, u64> = BTreeMap::from([("core", 0)]);
+    if policy.peers.len() <= ZEROS_FOR {
+        all.extend(policy.peers.iter().flatten().map(|p| (p.config.name.as_str(), 0)));
+    }
+    for (party, n) in &stats.shed {
+        let name = match party {
+            Party::Federation => "federation",
+            // The name of a peer that is gone is not known any more.
+            Party::Peer(peer) if policy.peer(*peer).is_none() => continue,
+            _ => policy.peer_name(party.peer()),
+        };
+        *all.entry(name).or_default() += n;
+    }
+    for (peer, n) in all {
+        text.sample(&[("peer", peer)], n);
+    }
 }
 
 /// Counters by peer and a fixed word: zeros for all peers, then what has been counted.

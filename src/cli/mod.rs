@@ -17,6 +17,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::demo;
+
 /// The answer is no.
 const NO: u8 = 1;
 /// The command line or the configuration is wrong.
@@ -56,6 +58,12 @@ pub enum Command {
     /// Asks the DNS itself, so that it needs no running node; health is not known here (a running node
     /// tells: /api/v1/resolve?uri=URI).
     Resolve(Resolve),
+    /// Show it at work: calls, failing servers, no call lost
+    ///
+    /// A world of its own on loopback: a name server, a peer with three SIP instances, this border element,
+    /// and a core that calls. Now and then an instance is killed, answers 503 or goes silent. With --calls
+    /// it stops, shows what both ends have counted, and exits 0 if every call succeeded, else 1.
+    Demo(demo::Options),
     /// Show the state of a running node
     Status(Admin),
     /// Show the peers of a running node, their instances and how these stand
@@ -148,6 +156,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Run(args) => run::run(args.config.as_deref()),
         Command::Check(args) => check::check(args.config.as_deref()),
         Command::Resolve(args) => resolve::resolve(&args),
+        Command::Demo(options) => u8::from(!demo::run(&options)) * NO,
         Command::Status(admin) => ask::status(&admin),
         Command::Peers(admin) => ask::peers(&admin),
         Command::Explain(args) => ask::explain(&args),

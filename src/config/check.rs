@@ -11,8 +11,8 @@ use super::error::{At, Fault, Report, alternatives, nearest};
 use super::raw::{self, Section};
 use super::units::show_duration;
 use super::{
-    Config, Core, Dns, Families, Health, Limits, Log, NextHop, Runtime, Sip, SrvSelection, Sticky, alto,
-    defaults, lint, listeners, names, peers,
+    Config, Core, Dns, Families, Health, Limits, Log, NextHop, Overload, Runtime, Sip, SrvSelection, Sticky,
+    alto, defaults, lint, listeners, names, peers,
 };
 use crate::flow::Transport;
 
@@ -95,6 +95,7 @@ pub(super) fn config(report: &mut Report<'_>, root: &Section<'_>, text: &str) ->
         log: log(report, root),
         admin: admin(report, root),
         limits: limits(report, root),
+        overload: overload(report, root),
     };
     lint::lint(report, &config, &spots);
     config
@@ -361,5 +362,28 @@ fn limits(report: &mut Report<'_>, root: &Section<'_>) -> Limits {
         write_queue: section.size(report, "write_queue", 4096..=1 << 30).unwrap_or(d.write_queue),
         dns_entries: section.number(report, "dns_entries", 1..=MOST).unwrap_or(d.dns_entries),
         records: section.number(report, "records", 0..=MOST).unwrap_or(d.records),
+    }
+}
+
+fn overload(report: &mut Report<'_>, root: &Section<'_>) -> Overload {
+    let section = root.table(report, "overload", &raw::OVERLOAD);
+    let d = Overload::default();
+    let minute = Duration::from_secs(60);
+    let target_delay = section.duration(report, "target_delay", MS..=SECOND * 10).unwrap_or(d.target_delay);
+    if target_delay > Duration::from_millis(200) {
+        let what =
+            format!("target_delay = {} makes callers repeat their requests", show_duration(target_delay));
+        report.warn(
+            section.place("target_delay"),
+            what,
+            "an INVITE is repeated after T1; write \"200ms\" or less",
+        );
+    }
+    Overload {
+        enabled: section.boolean(report, "enabled").unwrap_or(d.enabled),
+        target_delay,
+        interval: section.duration(report, "interval", Duration::ZERO..=minute).unwrap_or(d.interval),
+        retry_after: section.duration(report, "retry_after", SECOND..=YEAR).unwrap_or(d.retry_after),
+        silence: section.duration(report, "silence", Duration::ZERO..=minute).unwrap_or(d.silence),
     }
 }

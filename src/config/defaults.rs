@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::{Dns, Families, Health, Limits, Log, Probe, Runtime, Sip, SrvSelection, Sticky};
+use super::{Dns, Families, Health, Limits, Log, Overload, Probe, Runtime, Sip, SrvSelection, Sticky};
 use crate::flow::Transport;
 
 /// `[calls] max_age`.
@@ -91,6 +91,18 @@ impl Default for Limits {
             write_queue: 1 << 20,
             dns_entries: 200_000,
             records: 10_000,
+        }
+    }
+}
+
+impl Default for Overload {
+    fn default() -> Self {
+        Overload {
+            enabled: true,
+            target_delay: Duration::from_millis(20),
+            interval: Duration::from_millis(100),
+            retry_after: Duration::from_secs(10),
+            silence: Duration::from_secs(4),
         }
     }
 }

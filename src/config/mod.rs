@@ -72,6 +72,8 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// `[limits]`
     pub limits: Limits,
+    /// `[overload]`
+    pub overload: Overload,
 }
 
 /// `[node]`
@@ -345,4 +347,19 @@ pub struct Limits {
     pub dns_entries: usize,
     /// Decision records kept.
     pub records: usize,
+}
+
+/// `[overload]`: when new calls are refused because the element itself cannot keep up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Overload {
+    /// False: never.
+    pub enabled: bool,
+    /// How long messages may wait to be handled; under overload they wait about this long.
+    pub target_delay: Duration,
+    /// They must wait longer than that for this long before anything is refused: a burst is none.
+    pub interval: Duration,
+    /// Retry-After is drawn between one second and this.
+    pub retry_after: Duration,
+    /// A refused request's retransmissions get no further answer for this long.
+    pub silence: Duration,
 }

@@ -30,7 +30,7 @@ macro_rules! kinds {
 kinds! {
     ROOT "the file" [
         "node", "listen", "tls", "sip", "health", "calls", "dns", "core", "peer", "route", "federation", "alto", "runtime", "log",
-        "admin", "limits",
+        "admin", "limits", "overload",
     ]
     NODE "[node]" ["name", "domains"]
     LISTEN "[[listen]]" ["transport", "bind", "realm", "advertise"]
@@ -61,6 +61,7 @@ kinds! {
     LOG "[log]" ["format", "level"]
     ADMIN "[admin]" ["bind"]
     LIMITS "[limits]" ["transactions", "connections", "write_queue", "dns_entries", "records"]
+    OVERLOAD "[overload]" ["enabled", "target_delay", "interval", "retry_after", "silence"]
 }
 
 /// Every table, as messages name it, with the keys it may have; for documents and completions.

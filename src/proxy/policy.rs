@@ -38,6 +38,15 @@ pub struct Listener {
     pub route_port: u16,
 }
 
+impl Listener {
+    /// True if what goes to `to` in a realm by a transport may leave here (rules 2 and 6).
+    pub fn fits(&self, realm: Realm, transport: Transport, to: IpAddr) -> bool {
+        self.transport == transport
+            && serves(self.realm, realm)
+            && self.bind.is_ipv4() == to.to_canonical().is_ipv4()
+    }
+}
+
 /// One peer, with what is derived from its configuration.
 #[derive(Clone, Debug)]
 pub struct PeerEntry {
@@ -109,7 +118,9 @@ impl Policy {
         let listeners: Vec<Listener> =
             config.listen.iter().zip(0u16..).map(|(l, i)| listener(&config, l, ListenerId(i))).collect();
         let ids = peer_ids(&config, before);
+        // As long as before at least: the numbers of peers that are gone are not given away again.
         let mut peers: Vec<Option<PeerEntry>> = Vec::new();
+        peers.resize_with(before.map_or(0, |b| b.peers.len()), || None);
         for (peer, id) in config.peers.iter().zip(&ids) {
             let at = usize::from(id.0);
             if peers.len() <= at {
@@ -159,11 +170,7 @@ impl Policy {
 
     /// The first listener in file order that fits realm, transport and family (rule 6).
     pub fn egress(&self, realm: Realm, transport: Transport, to: IpAddr) -> Option<&Listener> {
-        self.listeners.iter().find(|l| {
-            l.transport == transport
-                && serves(l.realm, realm)
-                && l.bind.is_ipv4() == to.to_canonical().is_ipv4()
-        })
+        self.listeners.iter().find(|l| l.fits(realm, transport, to))
     }
 
     /// What can be sent by in a realm (rule 6).
@@ -340,13 +347,14 @@ fn listener(config: &Config, l: &Listen, id: ListenerId) -> Listener {
     }
 }
 
+/// Numbers for the peers: those known keep theirs, new ones get numbers that nobody ever had, so that
+/// what is counted by number stays with its peer.
 fn peer_ids(config: &Config, before: Option<&Policy>) -> Vec<PeerId> {
     let mut known: AHashMap<&str, PeerId> = AHashMap::new();
-    let mut next = 0u16;
     for peer in before.iter().flat_map(|b| b.peers.iter().flatten()) {
         known.insert(peer.config.name.as_str(), peer.id);
-        next = next.max(peer.id.0.saturating_add(1));
     }
+    let mut next = before.map_or(0, |b| u16::try_from(b.peers.len()).unwrap_or(u16::MAX));
     config
         .peers
         .iter()
@@ -438,4 +446,36 @@ fn routes(config: &Config, ids: &[PeerId]) -> Vec<(String, Vec<PeerId>)> {
         .iter()
         .map(|r| (r.prefix.clone(), r.peers.iter().filter_map(|i| ids.get(*i).copied()).collect()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use std::time::Instant;
+
+    fn policy(names: &[&str], before: Option<&Policy>) -> Policy {
+        let mut text = String::from(
+            "[node]\nname = \"sbe.example\"\n[[listen]]\ntransport = \"udp\"\nbind = \"192.0.2.1:5060\"\n",
+        );
+        for name in names {
+            text += &format!("[[peer]]\nname = \"{name}\"\ndomains = [\"{name}.example\"]\n");
+        }
+        let config = Arc::new(Config::from_toml_str(&text).unwrap());
+        Policy::new(config, Arc::new(Ledger::new(Instant::now())), [1; 16], before)
+    }
+
+    fn number(policy: &Policy, name: &str) -> u16 {
+        policy.peers.iter().flatten().find(|p| p.config.name == name).unwrap().id.0
+    }
+
+    #[test]
+    fn a_number_stays_with_its_peer_over_reloads_and_is_never_given_to_another() {
+        let first = policy(&["a", "b"], None);
+        let second = policy(&["b"], Some(&first));
+        let third = policy(&["c", "b", "a"], Some(&second));
+        assert_eq!((number(&first, "a"), number(&first, "b")), (0, 1));
+        assert_eq!(number(&second, "b"), 1);
+        assert_eq!((number(&third, "b"), number(&third, "c"), number(&third, "a")), (1, 2, 3));
+    }
 }

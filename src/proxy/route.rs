@@ -50,7 +50,13 @@ pub fn decide(policy: &Policy, from: Party, msg: &Message<'_>) -> Decision {
 
 fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>, Reject> {
     let mut routing = Routing::default();
-    let mut request_uri = uri_of(msg.uri())?;
+    // §16.4: with a maddr of ours the URI was addressed to us as an outbound proxy. The parameter goes,
+    // and with it the port and transport that brought the request here.
+    let stripped = without_own_maddr(policy, msg.uri());
+    if let Some(text) = &stripped {
+        routing.uri = Some(Bytes::copy_from_slice(text));
+    }
+    let mut request_uri = uri_of(stripped.as_deref().unwrap_or(msg.uri()))?;
     let mut routes: SmallVec<[UriRef<'_>; 4]> = SmallVec::new();
     for route in msg.routes() {
         let route = route.map_err(|_| Reject::new(400, "Bad Route", "bad_route"))?;
@@ -310,6 +316,33 @@ fn allowed_maddr(policy: &Policy, uri: &UriRef<'_>, from: Party) -> Result<(), R
         Some(Ok(host)) if policy.reachable_from(from, &host, port_of(uri)).is_some() => Ok(()),
         Some(_) => Err(Reject::new(403, "Forbidden", "maddr")),
     }
+}
+
+/// The Request-URI without a `maddr` that names this element, its port and its transport (§16.4);
+/// `None` if it has no such `maddr`.
+fn without_own_maddr(policy: &Policy, bytes: &[u8]) -> Option<Vec<u8>> {
+    let uri = UriRef::parse(bytes).ok()?;
+    let maddr = uri.maddr()?.ok()?;
+    if !policy.domains.is_own(&maddr, port_of(&uri)) {
+        return None;
+    }
+    let end = uri.host_port_range.end;
+    // The host alone: what stands between it and the parameters is the port.
+    let host_end = match (uri.port, bytes.get(..end)) {
+        (Some(_), Some(head)) => memchr::memrchr(b':', head).unwrap_or(end),
+        _ => end,
+    };
+    let mut out = bytes.get(..host_end)?.to_vec();
+    for param in uri.parameters() {
+        if ![&b"maddr"[..], b"transport"].iter().any(|name| param.name.eq_ignore_ascii_case(name)) {
+            out.extend_from_slice(uri.params.get(param.semicolon..param.range.end)?);
+        }
+    }
+    if let Some(headers) = uri.headers {
+        out.push(b'?');
+        out.extend_from_slice(headers);
+    }
+    Some(out)
 }
 
 fn uri_of(bytes: &[u8]) -> Result<UriRef<'_>, Reject> {

@@ -102,6 +102,8 @@ pub struct Counters {
     pub icmp_errors: AtomicU64,
     /// Times that a UDP socket was found ready: the wake-ups that batches are to save.
     pub udp_wakeups: AtomicU64,
+    /// Workers that datagrams are spread over at the moment.
+    pub udp_workers: AtomicU64,
     /// Panics of an element that were caught; each is a bug.
     pub panics: AtomicU64,
     /// Lines left out of the log because there were too many of their kind.

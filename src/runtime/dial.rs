@@ -238,7 +238,7 @@ impl<E: Element> Worker<E> {
         let Some(tls) = self.node.tls.load_full() else {
             return finish(&self, &conn, VecDeque::new(), |_| SendFailure::Tls);
         };
-        let handshake = self.pace.keep(tls.accept(stream));
+        let handshake = self.turns.keep(tls.accept(stream));
         let outcome = tokio::time::timeout(gate::TIMEOUT, handshake).await.unwrap_or_else(|_| {
             let words = format!("it did not finish within {} s", gate::TIMEOUT.as_secs());
             Err(Failure { cause: Cause::Timeout, words })

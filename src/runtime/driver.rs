@@ -26,17 +26,16 @@ use crate::wire::Limits;
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
+use super::pace::{Pace, REST, Spread};
 use super::pool::Pool;
+use super::sys::{self, BATCH, SendBatch};
 use super::tls::Tls;
-use super::tls::gate::{Gate, Pace};
+use super::tls::gate::{Gate, Turns};
 use super::tls::words::FailureLog;
-use super::sys::{BATCH, SendBatch};
 use super::udp::{Kind, UdpSocket};
 
-/// Timers fire on a grid of this width, so that timers close to each other share a wake-up.
-const GRID: Duration = Duration::from_millis(4);
 /// Octets read from a stream at once.
-const READ_BUFFER: usize = 64 * 1024;
+pub(super) const READ_BUFFER: usize = 64 * 1024;
 
 /// Durations and caps that the sockets heed; from the configuration.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +45,10 @@ pub(super) struct Settings {
     pub(super) connect_timeout: Duration,
     /// 64*T1: how long an answer may take.
     pub(super) answer_timeout: Duration,
+    /// Distance of the times at which timers fire.
+    pub(super) timer_grid: Duration,
+    /// Datagrams are spread over as many workers as the load needs, not always over all.
+    pub(super) adaptive: bool,
     pub(super) limits: Limits,
 }
 
@@ -125,12 +128,17 @@ impl<E: Element> Node<E> {
 
     /// The first grid line at or after `t`.
     fn grid_line(&self, t: Instant) -> u64 {
-        let width = GRID.as_micros() as u64;
-        u64::try_from(t.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX).div_ceil(width)
+        let since = u64::try_from(t.saturating_duration_since(self.epoch).as_micros()).unwrap_or(u64::MAX);
+        since.div_ceil(self.grid_width())
     }
 
     fn grid_time(&self, line: u64) -> Instant {
-        self.epoch + Duration::from_micros(line.saturating_mul(GRID.as_micros() as u64))
+        self.epoch + Duration::from_micros(line.saturating_mul(self.grid_width()))
+    }
+
+    /// In microseconds.
+    fn grid_width(&self) -> u64 {
+        u64::try_from(self.settings.timer_grid.as_micros()).unwrap_or(u64::MAX).max(1)
     }
 }
 
@@ -165,7 +173,10 @@ pub(super) struct Worker<E> {
     pub(super) read_buffer: RefCell<Box<[u8]>>,
     log: RefCell<EventLog>,
     /// Of the handshakes on this worker.
-    pub(super) pace: Pace,
+    pub(super) turns: Turns,
+    pace: RefCell<Pace>,
+    /// Over how many workers datagrams are spread; worker 0 decides.
+    spread: RefCell<Option<Spread>>,
 }
 
 /// Gives one input to an element. A panic is a bug that must not take the node down: the message
@@ -179,6 +190,9 @@ fn feed<E: Element>(element: &mut E, now: Instant, input: Input<'_>, counters: &
 
 impl<E: Element> Worker<E> {
     pub(super) fn new(index: usize, node: Arc<Node<E>>, udp: Vec<Option<Rc<UdpSocket>>>) -> Rc<Self> {
+        let workers = node.slots.len();
+        let decides = index == 0 && workers > 1 && node.settings.adaptive;
+        let spread = decides.then(|| Spread::new(workers, Instant::now(), sys::thread_time()));
         Rc::new(Self {
             index,
             node,
@@ -188,7 +202,9 @@ impl<E: Element> Worker<E> {
             send_batch: RefCell::new(SendBatch::new()),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into_boxed_slice()),
             log: RefCell::default(),
-            pace: Pace::default(),
+            turns: Turns::default(),
+            pace: RefCell::default(),
+            spread: RefCell::new(spread),
         })
     }
 
@@ -197,18 +213,27 @@ impl<E: Element> Worker<E> {
     }
 
     /// One turn for a batch of messages: each goes to its shard, then everything is carried out.
-    pub(super) fn messages(self: &Rc<Self>, now: Instant, batch: &[Arrived<'_>]) {
+    /// `waited`: how long the oldest of them lay in the socket, as far as that is known.
+    pub(super) fn messages(self: &Rc<Self>, now: Instant, waited: Option<Duration>, batch: &[Arrived<'_>]) {
         let shards = self.node.slots.len();
+        let messages = u32::try_from(batch.len()).unwrap_or(u32::MAX);
+        let waited = waited.map(|delay| (delay, messages));
         if shards == 1 {
-            self.visit(0, now, batch.iter());
+            self.visit(0, now, waited, batch.iter());
         } else {
-            self.visit_owners(now, batch, shards);
+            self.visit_owners(now, waited, batch, shards);
         }
         self.settle(now);
     }
 
     /// Visits each shard that owns something of the batch once, those first that are free.
-    fn visit_owners(&self, now: Instant, batch: &[Arrived<'_>], shards: usize) {
+    fn visit_owners(
+        &self,
+        now: Instant,
+        waited: Option<(Duration, u32)>,
+        batch: &[Arrived<'_>],
+        shards: usize,
+    ) {
         let owners: SmallVec<[usize; BATCH]> =
             batch.iter().map(|m| E::shard_of(m.bytes, self.node.secret, shards) % shards).collect();
         let of = |shard: usize| batch.iter().zip(&owners).filter(move |(_, o)| **o == shard).map(|(m, _)| m);
@@ -216,18 +241,24 @@ impl<E: Element> Worker<E> {
         // Own shard first: its lock is the least likely to be held by somebody else.
         for shard in (0..shards).map(|i| (self.index + i) % shards).filter(|s| owners.contains(s)) {
             match self.node.slots[shard].try_lock() {
-                Some(mut element) => self.visit_locked(shard, &mut element, now, of(shard)),
+                Some(mut element) => self.visit_locked(shard, &mut element, now, waited, of(shard)),
                 None => busy.push(shard),
             }
         }
         for shard in busy {
-            self.visit(shard, now, of(shard));
+            self.visit(shard, now, waited, of(shard));
         }
     }
 
-    fn visit<'a>(&self, shard: usize, now: Instant, messages: impl Iterator<Item = &'a Arrived<'a>>) {
+    fn visit<'a>(
+        &self,
+        shard: usize,
+        now: Instant,
+        waited: Option<(Duration, u32)>,
+        messages: impl Iterator<Item = &'a Arrived<'a>>,
+    ) {
         let mut element = self.node.slots[shard].lock();
-        self.visit_locked(shard, &mut element, now, messages);
+        self.visit_locked(shard, &mut element, now, waited, messages);
     }
 
     fn visit_locked<'a>(
@@ -235,8 +266,13 @@ impl<E: Element> Worker<E> {
         shard: usize,
         element: &mut E,
         now: Instant,
+        waited: Option<(Duration, u32)>,
         messages: impl Iterator<Item = &'a Arrived<'a>>,
     ) {
+        if let Some((delay, messages)) = waited {
+            feed(element, now, Input::Waited { delay, messages }, self.counters());
+            self.collect(shard, element, now);
+        }
         for m in messages {
             feed(element, now, Input::Message { origin: &m.origin, bytes: m.bytes }, self.counters());
             self.collect(shard, element, now);
@@ -396,6 +432,41 @@ impl<E: Element> Worker<E> {
             for shard in 0..shards {
                 self.enter(shard, now, Input::Undeliverable { to, payload });
             }
+        }
+    }
+
+    /// After a turn that emptied a UDP socket of `n` datagrams: true when it is to look again at
+    /// once, having rested while more came in.
+    pub(super) fn pause(&self, n: usize) -> bool {
+        let now = Instant::now();
+        let mut pace = self.pace.borrow_mut();
+        if !pace.rest_after(now, n) {
+            return false;
+        }
+        // The thread itself: were only the task to wait, the event loop would still be woken by
+        // every datagram. The worker's other tasks wait this millisecond with it.
+        std::thread::sleep(REST);
+        pace.rested(Instant::now());
+        true
+    }
+
+    /// After a turn that did or did not empty a UDP socket: looks now and then whether datagrams
+    /// should go to more workers, or to fewer.
+    pub(super) fn balance(&self, emptied: bool) {
+        let mut spread = self.spread.borrow_mut();
+        let Some(spread) = spread.as_mut() else { return };
+        if !emptied {
+            spread.fell_behind();
+        }
+        let now = Instant::now();
+        if !spread.is_due(now) {
+            return;
+        }
+        if let Some(members) = spread.sample(now, sys::thread_time()) {
+            for socket in self.udp.iter().flatten() {
+                socket.spread_over(members);
+            }
+            self.counters().udp_workers.store(members as u64, Ordering::Relaxed);
         }
     }
 

@@ -44,6 +44,7 @@ pub(super) struct EventLog {
     rejected: Allowance,
     failed_over: Allowance,
     changed: Allowance,
+    overload: Allowance,
 }
 
 impl EventLog {
@@ -53,6 +54,7 @@ impl EventLog {
             Event::InstanceChanged { .. } => (&mut self.changed, "instance changed"),
             Event::FailedOver { .. } => (&mut self.failed_over, "failed over"),
             Event::Rejected { .. } => (&mut self.rejected, "refused"),
+            Event::Overload { .. } => (&mut self.overload, "overload"),
         };
         let (allowed, left_out) = allowance.take(now);
         if left_out > 0 {
@@ -77,6 +79,10 @@ fn write(event: &Event, peers: &PeerNames) {
                 tracing::warn!(%peer, %instance, reason, "an instance is down");
             }
         }
+        Event::Overload { begins: true, delay } => {
+            tracing::warn!(delay = ?delay, "overload: new calls are being refused");
+        }
+        Event::Overload { begins: false, .. } => tracing::info!("the overload is over"),
         Event::FailedOver { call_id, peer, instance, reason } => tracing::info!(
             call_id = %shown(call_id),
             peer = %name(peers, *peer),

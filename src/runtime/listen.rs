@@ -13,7 +13,9 @@ use crate::flow::{ListenerId, Transport};
 use super::sys;
 use super::tls::FileError;
 
-/// Socket buffers, octets: a second of traffic at some thousand messages per second.
+/// Socket buffers, octets. A message of 1 kB takes some 2 kB of it, and the system doubles the number: this holds
+/// some 4,000 messages, a twentieth of a second of what one core can handle. Larger ones would only
+/// make the queue longer before a sender notices; that it stays short is the overload governor's task.
 const BUFFER: usize = 4 * 1024 * 1024;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
@@ -70,13 +72,18 @@ pub(super) struct Sockets {
 }
 
 /// Opens every listener once for each worker. Port 0 becomes a real port, the same for all
-/// workers; the addresses as bound are written back to `listen`.
-pub(super) fn open(listen: &mut [Listen], workers: usize) -> Result<Vec<Sockets>, StartError> {
+/// workers; the addresses as bound are written back to `listen`. Datagrams go to the first
+/// `udp_workers` to begin with, connections to all.
+pub(super) fn open(
+    listen: &mut [Listen],
+    workers: usize,
+    udp_workers: usize,
+) -> Result<Vec<Sockets>, StartError> {
     let mut all: Vec<Sockets> = (0..workers).map(|_| Sockets::default()).collect();
     for (i, l) in listen.iter_mut().enumerate() {
         let listener = ListenerId(u16::try_from(i).unwrap_or(u16::MAX));
         let (transport, bind) = (l.transport, l.bind);
-        let group = open_group(l, workers).map_err(|cause| StartError::Listen {
+        let group = open_group(l, workers, udp_workers).map_err(|cause| StartError::Listen {
             listener,
             transport,
             bind,
@@ -93,7 +100,7 @@ pub(super) fn open(listen: &mut [Listen], workers: usize) -> Result<Vec<Sockets>
 }
 
 /// One socket per worker on one address.
-fn open_group(listen: &mut Listen, workers: usize) -> io::Result<Vec<Socket>> {
+fn open_group(listen: &mut Listen, workers: usize, udp_workers: usize) -> io::Result<Vec<Socket>> {
     let shared = workers > 1;
     if shared && listen.bind.port() != 0 {
         // With SO_REUSEPORT a second node on the same address would quietly take half of the
@@ -115,7 +122,8 @@ fn open_group(listen: &mut Listen, workers: usize) -> io::Result<Vec<Socket>> {
     }
     if let (true, Some(first)) = (shared, group.first()) {
         // Without the program the kernel spreads by addresses: worse, but it works.
-        if let Err(e) = sys::spread_evenly(first.as_fd(), workers) {
+        let members = if listen.transport == Transport::Udp { udp_workers } else { workers };
+        if let Err(e) = sys::spread_evenly(first.as_fd(), members) {
             tracing::warn!(bind = %listen.bind, error = %e, "cannot spread evenly over workers");
         }
     }
@@ -141,6 +149,7 @@ fn open_one(listen: &Listen, shared: bool) -> io::Result<Socket> {
     if udp {
         sys::enlarge_buffers(socket.as_fd(), BUFFER);
         sys::receive_errors(socket.as_fd(), v6)?;
+        sys::receive_times(socket.as_fd());
         if listen.bind.ip().is_unspecified() {
             sys::receive_local_address(socket.as_fd(), v6)?;
         }

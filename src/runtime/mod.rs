@@ -17,6 +17,7 @@ mod glue;
 mod listen;
 pub mod log;
 pub mod node;
+mod pace;
 mod pool;
 mod probe;
 pub mod secret;
@@ -53,6 +54,12 @@ use pool::Pool;
 use tls::Tls;
 use udp::UdpSocket;
 
+/// Timers fire on a grid, so that timers close to each other share a wake-up: T1/32 wide, within
+/// these bounds.
+const GRID_MIN: Duration = Duration::from_millis(1);
+/// At T1 = 500 ms.
+const GRID_MAX: Duration = Duration::from_millis(16);
+
 /// How long connections may take to write what is queued when the node stops.
 const STOP_GRACE: Duration = Duration::from_millis(1500);
 
@@ -74,6 +81,26 @@ pub fn start<E: Element>(
     locator: Arc<dyn Locator>,
     secret: u64,
 ) -> Result<Handle<E>, StartError> {
+    start_spread(config, shards, locator, secret, SpreadOver::AsNeeded)
+}
+
+/// Over which workers datagrams are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum SpreadOver {
+    /// As many as the load needs, see [`pace`].
+    AsNeeded,
+    /// Always all of them.
+    #[cfg(test)]
+    All,
+}
+
+fn start_spread<E: Element>(
+    config: &Config,
+    shards: Vec<E>,
+    locator: Arc<dyn Locator>,
+    secret: u64,
+    over: SpreadOver,
+) -> Result<Handle<E>, StartError> {
     let workers = workers(config);
     if shards.len() != workers || workers == 0 {
         return Err(StartError::Shards { shards: shards.len(), workers });
@@ -86,7 +113,9 @@ pub fn start<E: Element>(
         let listener = ListenerId(u16::try_from(at).unwrap_or(u16::MAX));
         return Err(StartError::NoTls { listener, bind: l.bind });
     }
-    let sockets = listen::open(&mut listen, workers)?;
+    let adaptive = over == SpreadOver::AsNeeded;
+    let udp_workers = if adaptive { 1 } else { workers };
+    let sockets = listen::open(&mut listen, workers, udp_workers)?;
     let node = Arc::new(Node {
         slots: shards.into_iter().map(Slot::new).collect(),
         locator,
@@ -98,6 +127,8 @@ pub fn start<E: Element>(
             message_timeout: config.sip.message_timeout,
             connect_timeout: config.sip.connect_timeout,
             answer_timeout: config.sip.t1.saturating_mul(64),
+            timer_grid: (config.sip.t1 / 32).clamp(GRID_MIN, GRID_MAX),
+            adaptive,
             limits: Limits {
                 max_message: config.sip.max_message,
                 max_headers: config.sip.max_headers,
@@ -112,6 +143,7 @@ pub fn start<E: Element>(
         epoch: Instant::now(),
         peers: Default::default(),
     });
+    Counters::add(&node.counters.udp_workers, udp_workers);
     let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
     let (report, reports) = std::sync::mpsc::channel();
     for (index, sockets) in sockets.into_iter().enumerate() {

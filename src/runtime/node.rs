@@ -18,6 +18,7 @@ use crate::location::{Instance, Standing};
 use crate::peering::Ledger;
 use crate::proxy::Policy;
 use crate::proxy::decision::Record;
+use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
 use super::dns::{EnabledByRealm, Resolver};
@@ -386,6 +387,17 @@ impl Node {
             contexts: sum.contexts + one.contexts,
             calls: sum.calls + one.calls,
             timers: sum.timers + one.timers,
+        })
+    }
+
+    /// How the overload governor stands: of all shards, the one that admits least.
+    pub fn overload(&self, now: Instant) -> State {
+        let all = self.each(|shard| shard.overload(now)).into_iter();
+        let calm = State { shedding: false, admit: 1.0, delay: Duration::ZERO };
+        all.fold(calm, |worst, one| State {
+            shedding: worst.shedding || one.shedding,
+            admit: worst.admit.min(one.admit),
+            delay: worst.delay.max(one.delay),
         })
     }
 

@@ -5,6 +5,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,10 +22,10 @@ use crate::flow::{Origin, SendFailure};
 use crate::wire::{Event, StreamFramer};
 
 use super::counters::{Counters, DropReason};
-use super::driver::{Arrived, Worker};
+use super::driver::{Arrived, READ_BUFFER, Worker};
 use super::element::Element;
 use super::pool::{Conn, Item};
-use super::sys::BATCH;
+use super::sys::{self, BATCH};
 use super::tls::Failure;
 use super::tls::words::{Cause, explain};
 
@@ -50,11 +51,20 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + 'static {
     /// Makes closing it throw away what is still to be sent: a reader that is too slow would
     /// otherwise keep the kernel's buffers for many minutes.
     fn abort(&self);
+
+    /// Octets received and not read yet, where that can be told.
+    fn queued(&self) -> usize {
+        0
+    }
 }
 
 impl Stream for TcpStream {
     fn abort(&self) {
         let _ = self.set_zero_linger();
+    }
+
+    fn queued(&self) -> usize {
+        sys::queued(self.as_fd())
     }
 }
 
@@ -66,6 +76,10 @@ impl Stream for TlsStream<TcpStream> {
 
     fn abort(&self) {
         self.get_ref().0.abort();
+    }
+
+    fn queued(&self) -> usize {
+        self.get_ref().0.queued()
     }
 }
 
@@ -120,6 +134,8 @@ struct Connection<E: Element, S> {
     /// Something written may still be held back.
     unflushed: bool,
     last_traffic: Instant,
+    /// Reads have filled the buffer since then, and so many octets have been read.
+    backlog: Option<(Instant, usize)>,
     /// Since when a message has been incomplete.
     began: Option<Instant>,
 }
@@ -145,6 +161,7 @@ where
         owed: 0,
         unflushed: false,
         last_traffic: Instant::now(),
+        backlog: None,
         began: None,
     };
     connection.run().await;
@@ -357,10 +374,11 @@ impl<E: Element, S: Stream> Connection<E, S> {
             if !matches!(self.phase, Phase::Open) {
                 continue;
             }
+            let (read, full) = (octets.len(), octets.len() == READ_BUFFER);
             self.unread.extend_from_slice(octets);
             drop(room);
             let began = self.began;
-            self.hand_over();
+            self.hand_over(read, full);
             // A new deadline or phase is for the loop around this to heed.
             if !matches!(self.phase, Phase::Open) || (self.began.is_some() && self.began != began) {
                 return Poll::Ready(None);
@@ -385,10 +403,24 @@ impl<E: Element, S: Stream> Connection<E, S> {
         }
     }
 
+    /// How long what was read has been waiting: what is still there, at the pace at which it has been read since
+    /// the buffer was first filled. A read that does not fill it has found all there was.
+    fn waited(&mut self, now: Instant, read: usize, full: bool) -> Duration {
+        if !full {
+            self.backlog = None;
+            return Duration::ZERO;
+        }
+        let (since, octets) = self.backlog.get_or_insert((now, 0));
+        *octets = octets.saturating_add(read);
+        let share = self.stream.queued() as f64 / *octets as f64;
+        now.saturating_duration_since(*since).mul_f64(share)
+    }
+
     /// Cuts what has been read and gives it to the shards.
-    fn hand_over(&mut self) {
+    fn hand_over(&mut self, read: usize, full: bool) {
         let now = Instant::now();
         self.last_traffic = now;
+        let waited = self.waited(now, read, full);
         let mut messages: SmallVec<[Bytes; BATCH]> = SmallVec::new();
         let mut broken = false;
         while let Some(event) = self.framer.poll(&mut self.unread) {
@@ -418,7 +450,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
         for some in messages.chunks(BATCH) {
             let batch: SmallVec<[Arrived<'_>; BATCH]> =
                 some.iter().map(|bytes| Arrived { origin: self.origin.clone(), bytes }).collect();
-            self.worker.messages(now, &batch);
+            self.worker.messages(now, Some(waited), &batch);
         }
         if broken {
             // The answer to what can still be answered is queued by now.

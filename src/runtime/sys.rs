@@ -11,6 +11,7 @@ use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
+use std::time::{Duration, SystemTime};
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -22,8 +23,11 @@ pub(super) const DATAGRAM: usize = 65_536;
 /// Distance between receive buffers: not a multiple of 4 KiB, or all of them would compete for
 /// the same cache sets.
 const STRIDE: usize = DATAGRAM + 1_088;
-/// Room for one IP_PKTINFO or IPV6_PKTINFO.
-const CONTROL: usize = 64;
+/// Room for one IP_PKTINFO or IPV6_PKTINFO and a time stamp.
+const CONTROL: usize = 128;
+
+/// No datagram waits longer than this: the system's clock has been set.
+const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Control message room, aligned as `cmsghdr` wants it.
 #[repr(C, align(8))]
@@ -35,6 +39,17 @@ pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<Owned
     // SAFETY: an OwnedFd is open until dropped and always names the same descriptor, and the
     // AsyncFd owns it for as long as it is registered.
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
+}
+
+/// Time that the calling thread has spent on a core.
+pub(super) fn thread_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel writes one timespec there.
+    let rc = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    if rc != 0 {
+        return Duration::ZERO;
+    }
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
 /// Sets an integer socket option.
@@ -76,6 +91,19 @@ pub(super) fn receive_errors(fd: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     }
 }
 
+/// Asks for the time at which each datagram arrived. Best effort: without, nobody knows how long they wait.
+pub(super) fn receive_times(fd: BorrowedFd<'_>) {
+    let _ = set_int(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 1);
+}
+
+/// Octets that a stream socket has received and nobody has read; 0 if that cannot be told.
+pub(super) fn queued(fd: BorrowedFd<'_>) -> usize {
+    let mut octets: libc::c_int = 0;
+    // SAFETY: FIONREAD writes one int, and `octets` is one that lives through the call.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, ptr::from_mut(&mut octets)) };
+    if rc == 0 { usize::try_from(octets).unwrap_or(0) } else { 0 }
+}
+
 /// Asks for the local address with each datagram (wildcard binds).
 pub(super) fn receive_local_address(fd: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     let fd = fd.as_raw_fd();
@@ -92,7 +120,7 @@ pub(super) fn bind_address_no_port(fd: BorrowedFd<'_>) {
     let _ = set_int(fd.as_raw_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
 }
 
-/// Spreads what arrives for a SO_REUSEPORT group evenly over its `members` sockets.
+/// Spreads what arrives for a SO_REUSEPORT group evenly over its first `members` sockets.
 ///
 /// The kernel's own choice is a hash of the addresses, and peers send from one address and port
 /// each; a random number spreads them. Applies to the whole group.
@@ -230,7 +258,8 @@ impl RecvBatch {
             header.msg_iov = ptr::from_mut(&mut self.vectors[i]);
             header.msg_iovlen = 1;
             header.msg_flags = 0;
-            if with_local {
+            // The first one's time of arrival tells how long the whole batch has waited.
+            if with_local || i == 0 {
                 header.msg_control = ptr::from_mut(&mut self.controls[i]).cast();
                 header.msg_controllen = CONTROL as _;
             } else {
@@ -251,6 +280,20 @@ impl RecvBatch {
         let n = usize::try_from(n).map_err(|_| io::Error::last_os_error())?;
         self.filled = n.min(BATCH);
         Ok(self.filled)
+    }
+
+    /// How long the oldest datagram of the last [`RecvBatch::receive`] has been waiting, by the system's
+    /// clock; `None`: not known, or the clock was set meanwhile.
+    pub(super) fn waited(&self) -> Option<Duration> {
+        let header = self.headers.first().filter(|_| self.filled > 0)?;
+        let mut arrived = None;
+        each_control(&header.msg_hdr, |level, kind, data| {
+            if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
+                arrived = time_stamp(data);
+            }
+        });
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
+        Some(now.saturating_sub(arrived?)).filter(|waited| *waited < LONGEST_WAIT)
     }
 
     /// The datagram at `index` of the last [`RecvBatch::receive`].
@@ -291,6 +334,15 @@ fn each_control(header: &libc::msghdr, mut f: impl FnMut(libc::c_int, libc::c_in
             cmsg = libc::CMSG_NXTHDR(header, cmsg);
         }
     }
+}
+
+/// A struct timespec: seconds and nanoseconds, of the width of a C long.
+fn time_stamp(data: &[u8]) -> Option<Duration> {
+    const WORD: usize = mem::size_of::<libc::c_long>();
+    let word = |octets: &[u8]| libc::c_long::from_ne_bytes(octets.try_into().unwrap_or_default());
+    let (seconds, rest) = data.split_at_checked(WORD)?;
+    let nanos = rest.get(..WORD)?;
+    Some(Duration::new(u64::try_from(word(seconds)).ok()?, u32::try_from(word(nanos)).ok()?))
 }
 
 /// The destination address of a datagram, from IP_PKTINFO or IPV6_PKTINFO.
@@ -439,6 +491,9 @@ fn means_unreachable(origin: u8, icmp_type: u8, icmp_code: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -450,6 +505,32 @@ mod tests {
             assert_eq!(read_address(&storage), Some(address));
         }
         assert_eq!(read_address(&no_address()), None);
+    }
+
+    #[test]
+    fn the_wait_of_a_datagram_and_the_queue_of_a_stream_are_known() {
+        use std::io::Write;
+        use std::net::{TcpListener, TcpStream, UdpSocket};
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        receive_times(socket.as_fd());
+        let before = Instant::now();
+        socket.send_to(b"x", socket.local_addr().expect("bound")).expect("sent");
+        while before.elapsed() < Duration::from_millis(5) {
+            std::hint::spin_loop();
+        }
+        let mut room = RecvBatch::new();
+        assert_eq!(room.waited(), None, "nothing received");
+        assert_eq!(room.receive(socket.as_fd(), false).expect("received"), 1);
+        let waited = room.waited().expect("the system stamps datagrams");
+        assert!(waited > Duration::from_millis(4), "{waited:?}");
+
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let (server, _) = listener.accept().expect("accepted");
+        assert_eq!(queued(server.as_fd()), 0);
+        client.write_all(&[0; 1000]).expect("written");
+        server.peek(&mut [0]).expect("arrived");
+        assert_eq!(queued(server.as_fd()), 1000);
     }
 
     #[test]

@@ -155,6 +155,13 @@ impl UdpSocket {
         Ok(())
     }
 
+    /// Lets the first `members` workers have this listener's datagrams.
+    pub(super) fn spread_over(&self, members: usize) {
+        if let Err(e) = sys::spread_evenly(self.fd.get_ref().as_fd(), members) {
+            tracing::warn!(listener = self.listener.0, error = %e, "cannot spread datagrams anew");
+        }
+    }
+
     /// Receives until the worker ends.
     pub(super) async fn receive<E: Element>(
         self: Rc<Self>,
@@ -172,8 +179,11 @@ impl UdpSocket {
             if failed {
                 drained = self.take_errors(&worker, &mut errors.borrow_mut());
             }
-            drained &= self.take_datagrams(&worker, &mut room.borrow_mut(), &mut errors.borrow_mut(), failed);
-            if drained {
+            let (taken, empty) =
+                self.take_datagrams(&worker, &mut room.borrow_mut(), &mut errors.borrow_mut(), failed);
+            drained &= empty;
+            worker.balance(empty);
+            if drained && !worker.pause(taken) {
                 guard.clear_ready();
                 drop(guard);
             } else {
@@ -183,26 +193,27 @@ impl UdpSocket {
         }
     }
 
-    /// Takes a turn's worth of datagrams; true when none are left.
+    /// Takes a turn's worth of datagrams; returns how many, and true when none are left.
     fn take_datagrams<E: Element>(
         &self,
         worker: &Rc<Worker<E>>,
         room: &mut RecvBatch,
         errors: &mut ErrorReader,
         failed: bool,
-    ) -> bool {
+    ) -> (usize, bool) {
         let wildcard = self.local.ip().is_unspecified();
-        let mut failures = 0;
+        let (mut taken, mut failures) = (0, 0);
         for _ in 0..BATCHES_PER_TURN {
             match room.receive(self.fd.get_ref().as_fd(), wildcard) {
                 Ok(n) => {
+                    taken += n;
                     self.work_through(worker, room, n);
                     // A short batch means an empty queue, unless it ended at a pending error.
                     if n < BATCH && !failed {
-                        return true;
+                        return (taken, true);
                     }
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return true,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return (taken, true),
                 // An ICMP error of the past, reported here too: its story is in the error queue.
                 Err(_) => {
                     failures += 1;
@@ -211,7 +222,7 @@ impl UdpSocket {
             }
         }
         // Nothing but failures: no error of the past, then, and asking again at once would spin.
-        failures == BATCHES_PER_TURN
+        (taken, failures == BATCHES_PER_TURN)
     }
 
     fn work_through<E: Element>(&self, worker: &Rc<Worker<E>>, room: &RecvBatch, n: usize) {
@@ -236,7 +247,7 @@ impl UdpSocket {
             batch.push(Arrived { origin, bytes: datagram.bytes });
         }
         if !batch.is_empty() {
-            worker.messages(now, &batch);
+            worker.messages(now, room.waited(), &batch);
         }
     }
 

@@ -170,7 +170,8 @@ impl Core {
     ) {
         let ok = (200..300).contains(&status);
         let first = !context.answered;
-        if !first && !(ok && context.kind == Kind::Invite) {
+        let late_2xx = ok && context.kind == Kind::Invite;
+        if !first && !late_2xx {
             return;
         }
         if first {
@@ -184,13 +185,13 @@ impl Core {
 
     /// Ends a context without a final response: a non-INVITE that nobody answered (RFC 4320 §4.2), an ACK.
     ///
-    /// The server transaction stays until its own 64*T1 are over, for the sender may repeat the request
-    /// that long, and would begin it anew.
+    /// The server transaction stays until nothing can come any more: the sender may repeat the request for
+    /// 64*T1, and the network keep it for T4; it would begin anew.
     pub(super) fn give_up(&mut self, now: Instant, handle: Handle, context: &mut Context) {
         if !context.answered {
             self.close(now, context, 0);
         }
-        let end = context.started + self.policy.timers.timeout();
+        let end = context.started + self.policy.timers.timeout() + self.policy.timers.t4;
         let left = end.saturating_duration_since(now);
         if left.is_zero() || context.kind != Kind::NonInvite {
             context.server = Server::Gone;

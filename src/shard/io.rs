@@ -29,6 +29,13 @@ pub enum Input<'a> {
         /// Its octets.
         bytes: &'a [u8],
     },
+    /// Messages of one socket are about to come: how long they had to wait.
+    Waited {
+        /// The wait of the oldest of them.
+        delay: Duration,
+        /// How many there are.
+        messages: u32,
+    },
     /// The answer to [`Output::Locate`].
     Located {
         /// Which question.
@@ -145,6 +152,13 @@ pub enum Event {
         instance: Instance,
         /// Why.
         reason: &'static str,
+    },
+    /// New calls begin to be refused because the element cannot keep up, or that is over.
+    Overload {
+        /// It begins.
+        begins: bool,
+        /// How long messages wait.
+        delay: Duration,
     },
     /// A request was refused: for the log, rate-limited by the shell.
     Rejected {

@@ -6,12 +6,16 @@
 
 mod attempts;
 mod calls;
+mod candidates;
+mod failures;
 mod finish;
 pub mod io;
+pub mod overload;
 mod probe;
 mod requests;
 mod responses;
 mod returns;
+mod shed;
 mod slots;
 mod stats;
 mod timers;
@@ -22,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use ahash::{AHashMap, RandomState};
 use memchr::memchr;
+use memchr::memmem::Finder;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -37,6 +42,7 @@ pub use slots::Handle;
 pub use stats::{BUCKETS, Histogram, Stats};
 
 use calls::Calls;
+use overload::{Governor, Silence};
 use slots::Slots;
 
 /// Whose timer it is.
@@ -97,6 +103,12 @@ struct Core {
     stats: Stats,
     draining: bool,
     sweeping: bool,
+    governor: Governor,
+    /// What the governor has refused lately.
+    silence: Silence,
+    shed_tag: [u8; 12],
+    /// Finds the tag in an ACK.
+    shed_ack: Finder<'static>,
     /// Server transactions without a final response.
     open: usize,
 }
@@ -118,10 +130,13 @@ impl Shard {
         let [a, b, c, d] = seeds.call;
         let health = Health::new(health_policy(&policy));
         let records = policy.config.limits.records.div_ceil(shards.max(1));
+        let mut rng = StdRng::from_seed(seeds.seed);
+        let shed_tag = shed::shed_tag(&mut rng);
+        let needle = [b";tag=".as_slice(), shed_tag.as_slice()].concat();
         Self {
             core: Core {
                 id,
-                rng: StdRng::from_seed(seeds.seed),
+                rng,
                 keys: KeySecrets::new(seeds.keys),
                 call_hash: RandomState::with_seeds(a, b, c, d),
                 loops: seeds.loops,
@@ -135,6 +150,10 @@ impl Shard {
                 stats: Stats::default(),
                 draining: false,
                 sweeping: false,
+                governor: Governor::new(policy.config.overload),
+                silence: Silence::default(),
+                shed_tag,
+                shed_ack: Finder::new(&needle).into_owned(),
                 open: 0,
                 policy,
             },
@@ -147,6 +166,8 @@ impl Shard {
     /// Something happened.
     pub fn handle_input(&mut self, now: Instant, input: Input<'_>) {
         match input {
+            Input::Waited { delay, messages } => self.core.waited(now, delay, messages),
+            Input::Message { bytes, .. } if self.core.is_shed_ack(bytes) => self.core.stats.drop("shed_ack"),
             Input::Message { origin, bytes } => {
                 let limits = self.core.policy.limits;
                 let framing = if origin.conn.is_some() { Framing::Stream } else { Framing::Datagram };
@@ -265,6 +286,7 @@ impl Shard {
             Update::Policy(policy) => {
                 self.core.health.set_policy(health_policy(&policy));
                 self.core.ring.set_cap(policy.config.limits.records.div_ceil(self.shards));
+                self.core.governor.set_rules(policy.config.overload);
                 self.core.policy = policy;
             }
             Update::Health(instance, seen) => {
@@ -330,7 +352,8 @@ impl Core {
     }
 
     fn keep_sweeping(&mut self, now: Instant) {
-        if !self.sweeping && !(self.health.is_empty() && self.calls.is_empty()) {
+        let nothing = self.health.is_empty() && self.calls.is_empty() && self.silence.is_empty();
+        if !self.sweeping && !nothing {
             self.sweeping = true;
             let handle = Handle { slot: u32::MAX, generation: 0 };
             self.timers.arm(now, SWEEP, TimerKey { handle, who: Who::Sweep, timer: Timer::C });
@@ -340,6 +363,7 @@ impl Core {
     fn sweep(&mut self, now: Instant) {
         self.sweeping = false;
         self.health.sweep(now);
+        self.silence.sweep(now, self.policy.config.overload.silence);
         let aged = self.calls.sweep(now, &self.policy.ledger);
         self.stats.calls_aged += u64::try_from(aged).unwrap_or(0);
         self.keep_sweeping(now);

@@ -41,6 +41,9 @@ impl Shard {
         if let Some(handle) = self.by_key.get(&key).copied() {
             return self.on_retransmission(now, handle, reply);
         }
+        if core.governor.is_shedding() && core.shed(now, origin, msg, party, key, &reply) {
+            return;
+        }
         match method {
             Method::Cancel => self.on_cancel(now, origin, msg, &via, party, key, reply),
             _ => self.on_new_request(now, origin, msg, &via, party, key, reply),

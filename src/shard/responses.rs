@@ -9,8 +9,8 @@ use crate::proxy::{Cancel, Client, Context, Kind, Stage, Verdict, upstream, verd
 use crate::transaction::{Branch, Delivery};
 use crate::wire::{Message, Method, Name};
 
-use super::attempts::keep_best;
 use super::calls::expiry;
+use super::candidates::keep_best;
 use super::{Core, Handle, Shard};
 
 impl Shard {
@@ -69,7 +69,7 @@ impl Core {
         let same_method = method == context.method;
         // Once our Via is off, the sender's own must be on top, as it wrote it (§16.7 step 3).
         let back = context.probe.is_some()
-            || msg.vias().nth(1).is_some_and(|v| self.via_hash(&v) == context.via_hash);
+            || msg.second_via().is_some_and(|v| self.via_hash(&v) == context.via_hash);
         if !same_method || !back {
             return self.stats.drop("stray_response");
         }

@@ -27,17 +27,14 @@ impl Shard {
     /// An ICMP error for a datagram that was a response of ours: it belongs to the server transaction whose
     /// request had this topmost Via.
     pub(super) fn response_undeliverable(&mut self, now: Instant, to: SocketAddr, payload: &[u8]) {
-        let found = self.context_of_response(payload).filter(|(_, context)| {
-            let hop = context.reply.hop();
-            hop.transport == Transport::Udp && hop.remote == to
-        });
-        match found {
-            Some((handle, mut context)) => {
-                self.core.go_on(now, handle, &mut context, payload);
-                self.settle(handle, context);
-            }
-            None => self.core.stats.drop("icmp"),
+        let Some((handle, mut context)) = self.context_of_response(payload) else {
+            return self.core.stats.drop("icmp");
+        };
+        let hop = context.reply.hop();
+        if hop.transport == Transport::Udp && hop.remote == to {
+            self.core.go_on(now, handle, &mut context, payload);
         }
+        self.settle(handle, context);
     }
 
     fn context_of_response(&mut self, payload: &[u8]) -> Option<(Handle, Box<Context>)> {

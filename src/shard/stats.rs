@@ -7,6 +7,7 @@ use ahash::AHashMap;
 
 use crate::flow::PeerId;
 use crate::location::{LocateKey, Located};
+use crate::peering::Party;
 use crate::wire::Method;
 
 /// Upper bounds of the histograms, in microseconds.
@@ -78,6 +79,8 @@ pub struct Stats {
     pub calls_aged: u64,
     /// Requests refused because a table is full.
     pub table_full: u64,
+    /// New requests refused under overload, by sender.
+    pub shed: AHashMap<Party, u64>,
     /// What was located outside dialogs and for whom, and when it was last used; bounded.
     /// What a dialog's own addresses lead to is not here: these are no servers.
     pub located: AHashMap<(Option<PeerId>, LocateKey), (Arc<Located>, Instant)>,
@@ -131,6 +134,9 @@ impl Stats {
         self.answer_delay.merge(&other.answer_delay);
         self.calls_aged += other.calls_aged;
         self.table_full += other.table_full;
+        for (k, v) in &other.shed {
+            *self.shed.entry(*k).or_default() += v;
+        }
         for (key, (located, used)) in &other.located {
             match self.located.get_mut(key) {
                 Some((_, known)) if *known >= *used => {}

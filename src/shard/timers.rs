@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::proxy::{Cancel, Client, Context, Kind, Server, Stage};
 use crate::transaction::{Action, Delivery, Timer};
 
-use super::attempts::keep_best;
+use super::candidates::keep_best;
 use super::{Core, Handle, Shard, TimerKey, Who};
 
 impl Shard {

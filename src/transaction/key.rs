@@ -42,16 +42,15 @@ impl Branch {
 
     /// Writes a new branch. `random` must come from a generator that nobody can predict.
     pub fn mint(shard: u16, slot: u32, generation: u32, random: u64, loop_hash: u32) -> Self {
-        let octets = (shard.to_be_bytes().into_iter())
-            .chain(slot.to_be_bytes())
-            .chain(generation.to_be_bytes())
-            .chain(random.to_be_bytes())
-            .chain(loop_hash.to_be_bytes());
-        let text = MAGIC_COOKIE.iter().copied().chain(octets.flat_map(hex_pair));
         let mut branch = [b'0'; Self::LEN];
-        for (to, from) in branch.iter_mut().zip(text) {
-            *to = from;
-        }
+        let (cookie, text) = branch.split_at_mut(MAGIC_COOKIE.len());
+        cookie.copy_from_slice(MAGIC_COOKIE);
+        let (head, tail) = text.split_at_mut(20);
+        let (mid, tail) = tail.split_at_mut(16);
+        let place = u128::from(shard) << 64 | u128::from(slot) << 32 | u128::from(generation);
+        put_hex(head, place);
+        put_hex(mid, u128::from(random));
+        put_hex(tail, u128::from(loop_hash));
         Self(branch)
     }
 
@@ -98,15 +97,48 @@ impl fmt::Display for Branch {
     }
 }
 
-fn hex_pair(octet: u8) -> [u8; 2] {
-    [HEX[usize::from(octet >> 4)], HEX[usize::from(octet & 15)]]
+/// Fills `text` with the last digits of `value`.
+fn put_hex(text: &mut [u8], mut value: u128) {
+    for pair in text.rchunks_exact_mut(2) {
+        let octet = usize::try_from(value & 0xff).unwrap_or(0);
+        if let ([high, low], Some(digits)) = (pair, HEX_PAIRS.get(octet)) {
+            [*high, *low] = *digits;
+        }
+        value >>= 8;
+    }
 }
 
+/// Both digits of every octet.
+const HEX_PAIRS: [[u8; 2]; 256] = {
+    let mut pairs = [[0; 2]; 256];
+    let mut i = 0;
+    while i < 256 {
+        pairs[i] = [HEX[i >> 4], HEX[i & 15]];
+        i += 1;
+    }
+    pairs
+};
+
+/// The value of every octet that is a hexadecimal digit, in either case; 255: it is none.
+const NIBBLES: [u8; 256] = {
+    let mut values = [255; 256];
+    let mut i = 0;
+    while i < 16 {
+        values[HEX[i] as usize] = i as u8;
+        values[HEX[i].to_ascii_uppercase() as usize] = i as u8;
+        i += 1;
+    }
+    values
+};
+
 fn hex_value(digits: &[u8]) -> Option<u64> {
-    digits.iter().try_fold(0u64, |value, &digit| {
-        let nibble = char::from(digit).to_digit(16)?;
-        Some(value << 4 | u64::from(nibble))
-    })
+    let (mut value, mut all) = (0u64, 0u8);
+    for &digit in digits {
+        let nibble = NIBBLES[usize::from(digit)];
+        all |= nibble;
+        value = value << 4 | u64::from(nibble & 15);
+    }
+    (all != 255).then_some(value)
 }
 
 /// True for a branch made by the rules of RFC 3261: the cookie with something after it. The bare
@@ -182,6 +214,11 @@ pub struct ServerKeyParts<'a> {
 pub struct ServerKey(u128);
 
 impl ServerKey {
+    /// 64 bits of it: enough to find a place in a table, not to stand for the whole.
+    pub fn short(self) -> u64 {
+        (self.0 & u128::from(u64::MAX)) as u64
+    }
+
     /// The key of the transaction that this request belongs to (§17.2.3). An ACK has that of its
     /// INVITE; a CANCEL has one of its own.
     ///

@@ -29,7 +29,8 @@ pub fn response(req: Message<'_>, status: u16, reason: &str, opts: ResponseOptio
     let extra: usize = opts.extra_rows.iter().map(|(n, v)| n.len() + v.len() + 4).sum();
     let mut out = Vec::with_capacity(req.headers_end().min(8_192) + reason.len() + extra + 128);
     out.extend_from_slice(b"SIP/2.0 ");
-    out.extend_from_slice(Text::new(format_args!("{status} ")).bytes());
+    out.extend_from_slice(Text::number(u64::from(status)).bytes());
+    out.push(b' ');
     out.extend_from_slice(reason.as_bytes());
     out.extend_from_slice(b"\r\n");
 
@@ -141,7 +142,9 @@ fn in_transaction(invite: &Message<'_>, method: &[u8]) -> Vec<u8> {
         }
     }
     let n = invite.cseq().map_or(0, |(n, _)| n);
-    out.extend_from_slice(Text::new(format_args!("CSeq: {n} ")).bytes());
+    for part in [b"CSeq: ", Text::number(u64::from(n)).bytes(), b" "] {
+        out.extend_from_slice(part);
+    }
     out.extend_from_slice(method);
     out.extend_from_slice(b"\r\n");
     out

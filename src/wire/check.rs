@@ -6,9 +6,9 @@ use super::fault::Fault;
 use super::index::{Framing, Index, Span};
 use super::name::{Method, Name};
 use super::name_addr::{AddrFault, NameAddrRef};
-use super::scan::{Cursor, Values, is_lws, is_token, number, sub};
+use super::scan::{Cursor, Values, is_lws, is_token, number, same, sub};
 use super::uri::{Scheme, UriRef, octets_are_sound};
-use super::via::ViaRef;
+use super::via::ViaSpans;
 
 /// Runs all checks; reads the fields that every message has on the way.
 pub(crate) fn run(index: &mut Index, bytes: &[u8], limits: &Limits, framing: Framing) {
@@ -58,17 +58,34 @@ fn vias(index: &mut Index, bytes: &[u8]) {
         index.blame(Fault::NO_VIA);
         return;
     };
-    let mut left = if index.status == 0 { usize::MAX } else { 2 };
+    let response = index.status != 0;
+    let mut kept = [None; 2];
+    let mut seen = 0;
     let mut sound = true;
     for row in index.rows.iter().skip(at).filter(|r| r.name == Name::Via) {
-        for value in Values::new(bytes, row.value.range(), false).take(left) {
-            left -= 1;
-            sound &= ViaRef::parse(bytes, value, row.row.range(), false).is_some();
+        let mut values = Values::new(bytes, row.value.range(), false);
+        let mut alone = true;
+        while let Some(value) = values.next() {
+            alone &= values.is_done();
+            let via = ViaSpans::parse(bytes, value, row.row.range(), alone);
+            alone = false;
+            sound &= via.is_some();
+            // Readers go from the top down, and stop at what cannot be read.
+            if let Some(place) = kept.get_mut(seen)
+                && sound
+            {
+                *place = via;
+            }
+            seen += 1;
+            if response && seen == 2 {
+                break;
+            }
         }
-        if index.status == 0 || left == 0 {
+        if !response || seen == 2 {
             break;
         }
     }
+    index.vias = kept;
     if !sound {
         index.blame(Fault::BAD_VIA);
     }
@@ -97,7 +114,10 @@ fn single(index: &Index, name: Name, missing: Fault, repeated: Fault) -> Result<
 fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
     let addr = NameAddrRef::parse(bytes, value.range())?;
     let mut tag = None;
-    for param in addr.parameters().filter(|p| p.name.eq_ignore_ascii_case(b"tag")) {
+    if addr.params.is_empty() {
+        return Ok(Span::default());
+    }
+    for param in addr.parameters().filter(|p| same(p.name, b"tag")) {
         let len = param.value.unwrap_or_default().len();
         if tag.is_some() || len == 0 {
             return Err(AddrFault::BadTag);

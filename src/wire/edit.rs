@@ -141,6 +141,11 @@ pub fn stamp_via(edit: &mut Edit<'_>, via: &ViaRef<'_>, source: SocketAddr, add_
 }
 
 pub(crate) fn stamp(splices: &mut Splices, via: &ViaRef<'_>, source: SocketAddr, add_rport: bool) {
+    let end = via.params_end();
+    let honest = via.host.addr().map(|a| a.to_canonical()) == Some(source.ip().to_canonical());
+    if via.is_unmarked() && honest && !add_rport {
+        return;
+    }
     let (mut has_received, mut has_rport) = (false, false);
     let received = Text::new(format_args!("received={}", source.ip().to_canonical()));
     let rport = Text::new(format_args!("rport={}", source.port()));
@@ -160,12 +165,10 @@ pub(crate) fn stamp(splices: &mut Splices, via: &ViaRef<'_>, source: SocketAddr,
         }
         *seen = true;
     }
-    let end = via.params_end();
     if add_rport && !has_rport {
         splices.push(end..end, &[b";", rport.bytes()]);
         has_rport = true;
     }
-    let honest = via.host.addr().map(|a| a.to_canonical()) == Some(source.ip().to_canonical());
     if !has_received && (has_rport || !honest) {
         splices.push(end..end, &[b";", received.bytes()]);
     }
@@ -256,7 +259,7 @@ pub fn strip_headers<N: AsRef<[u8]>>(edit: &mut Edit<'_>, names: &[N]) {
 /// Writes Max-Forwards: in place of the value that is there, else as a row of its own
 /// (RFC 3261 §16.6 step 3).
 pub fn set_max_forwards(edit: &mut Edit<'_>, hops: u8) {
-    let text = Text::new(format_args!("{hops}"));
+    let text = Text::number(u64::from(hops));
     match edit.message.header(Name::MaxForwards) {
         Some(field) => edit.replace(field.value_range, text.bytes()),
         None => {
@@ -269,7 +272,7 @@ pub fn set_max_forwards(edit: &mut Edit<'_>, hops: u8) {
 /// Adds the Content-Length that a datagram may lack (RFC 3261 §16.6 step 9, §18.3).
 pub fn ensure_content_length(edit: &mut Edit<'_>) {
     if edit.message.header(Name::ContentLength).is_none() {
-        let text = Text::new(format_args!("{}", edit.message.body_range().len()));
+        let text = Text::number(u64::try_from(edit.message.body_range().len()).unwrap_or(0));
         let at = edit.message.headers_end();
         edit.insert_parts(at, &[b"Content-Length: ", text.bytes(), b"\r\n"]);
     }
@@ -289,6 +292,27 @@ impl Text {
         let _ = left.write_fmt(args);
         let len = 64 - left.len();
         Text { buffer, len }
+    }
+
+    /// A decimal number.
+    pub(crate) fn number(mut n: u64) -> Self {
+        let mut text = Text { buffer: [0; 64], len: 0 };
+        let mut digits = [0u8; 20];
+        let mut at = digits.len();
+        for place in digits.iter_mut().rev() {
+            *place = b'0' + u8::try_from(n % 10).unwrap_or(0);
+            n /= 10;
+            at -= 1;
+            if n == 0 {
+                break;
+            }
+        }
+        let digits = sub(&digits, at..20);
+        if let Some(room) = text.buffer.get_mut(..digits.len()) {
+            room.copy_from_slice(digits);
+            text.len = digits.len();
+        }
+        text
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {

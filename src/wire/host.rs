@@ -50,9 +50,17 @@ impl<'a> HostRef<'a> {
             return true;
         };
         let name = name.strip_suffix(b".").unwrap_or(name);
-        let mut labels = name.rsplit(|&b| b == b'.');
-        labels.next().is_some_and(|top| !top.is_empty() && !top.iter().all(u8::is_ascii_digit))
-            && labels.all(|label| !label.is_empty())
+        // Over all labels: none is empty, and the last one holds something other than digits.
+        let (mut previous, mut only_digits) = (b'.', true);
+        for &b in name {
+            match b {
+                b'.' if previous == b'.' => return false,
+                b'.' => only_digits = true,
+                _ => only_digits &= b.is_ascii_digit(),
+            }
+            previous = b;
+        }
+        previous != b'.' && !only_digits
     }
 
     /// The owned form: lower case, no final dot; IPv4-mapped IPv6 stays IPv6.
@@ -90,15 +98,25 @@ impl<'a> HostRef<'a> {
 
 fn ipv4(s: &[u8]) -> Option<Ipv4Addr> {
     let mut octets = [0u8; 4];
-    let mut parts = s.split(|&b| b == b'.');
-    for octet in &mut octets {
-        let part = parts.next()?;
-        if part.len() > 3 || (part.len() > 1 && part.first() == Some(&b'0')) {
-            return None;
+    let mut rest = s.iter();
+    let last = octets.len() - 1;
+    for (i, octet) in octets.iter_mut().enumerate() {
+        let (mut value, mut digits) = (0u16, 0u8);
+        loop {
+            match rest.next() {
+                // No leading zeros: some would read them as octal.
+                Some(b @ b'0'..=b'9') if digits < 3 && (digits == 0 || value != 0) => {
+                    value = value * 10 + u16::from(b - b'0');
+                    digits += 1;
+                }
+                Some(b'.') if i < last => break,
+                None if i == last => break,
+                _ => return None,
+            }
         }
-        *octet = u8::try_from(number(part, 255)?).ok()?;
+        *octet = u8::try_from(value).ok().filter(|_| digits > 0)?;
     }
-    parts.next().is_none().then(|| Ipv4Addr::from(octets))
+    Some(Ipv4Addr::from(octets))
 }
 
 /// An IPv6 address without brackets. Three colons before an IPv4 part count as two: the grammar of

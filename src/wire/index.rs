@@ -8,7 +8,9 @@ use super::Limits;
 use super::check;
 use super::fault::{Fault, Unusable};
 use super::name::{Method, Name};
+use super::octets::{find_control, find_octet};
 use super::scan::{is_control, is_token, sub, trim};
+use super::via::ViaSpans;
 
 /// How the end of a message was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +84,8 @@ pub struct Index {
     pub(crate) cseq_method: Span,
     pub(crate) from_tag: Span,
     pub(crate) to_tag: Span,
+    /// The first two Via values of the topmost row (of a response: over all rows), as far as they can be read.
+    pub(crate) vias: [Option<ViaSpans>; 2],
     /// No control octets but folding and quoted pairs: rows may be copied as they are.
     pub(crate) clean: bool,
     pub(crate) fault: Option<Fault>,
@@ -116,19 +120,27 @@ impl Index {
             cseq_method: Span::default(),
             from_tag: Span::default(),
             to_tag: Span::default(),
+            vias: [None; 2],
             clean: true,
             fault: None,
         };
-        let (line_end, next) = match line_end(bytes, start) {
-            Some(next) => (next - 2, next),
-            None => (bytes.len(), bytes.len()),
+        // In a tidy header, control octets stand nowhere but in the line end of each row.
+        let mut tidy = true;
+        let (line_end, next) = match find_control(bytes, start..bytes.len()) {
+            Some(at) if ends_line(bytes, at) => (at, at + 2),
+            _ => {
+                tidy = false;
+                line_end(bytes, start).map_or((bytes.len(), bytes.len()), |next| (next - 2, next))
+            }
         };
         if line_end - start > limits.max_header {
             return Err(Unusable::TooLarge);
         }
-        index.read_start_line(bytes, start..line_end)?;
+        if !(tidy && index.read_plain_start_line(bytes, start..line_end)) {
+            index.read_start_line(bytes, start..line_end)?;
+        }
         index.start_line = (start..next).into();
-        index.read_rows(bytes, next, limits);
+        index.read_rows(bytes, next, limits, tidy);
         check::run(&mut index, bytes, limits, framing);
         Ok(index)
     }
@@ -152,6 +164,32 @@ impl Index {
     /// True if there is more than one row of this name.
     pub(crate) fn repeated(&self, name: Name) -> bool {
         self.repeated & (1 << name as u32) != 0
+    }
+
+    /// Reads a start line without control octets that is written as the RFC writes it. False, with
+    /// nothing done, for any other.
+    fn read_plain_start_line(&mut self, bytes: &[u8], line: Range<usize>) -> bool {
+        let text = sub(bytes, line.clone());
+        if let Some(rest) = text.strip_prefix(b"SIP/2.0 ") {
+            let [a @ b'1'..=b'6', b @ b'0'..=b'9', c @ b'0'..=b'9', b' ', ..] = rest else { return false };
+            let digit = |d: &u8| u16::from(*d - b'0');
+            self.status = digit(a) * 100 + digit(b) * 10 + digit(c);
+            self.reason = (line.start + 12..line.end).into();
+            return true;
+        }
+        let method_len = text.iter().position(|&b| !is_token(b)).unwrap_or(text.len());
+        let uri_at = line.start + method_len + 1;
+        let Some(uri_end) = find_octet(bytes, uri_at..line.end, b' ') else { return false };
+        let plain = method_len > 0
+            && text.get(method_len) == Some(&b' ')
+            && uri_end > uri_at
+            && sub(bytes, uri_end..line.end) == b" SIP/2.0";
+        if plain {
+            self.method = Method::of(sub(text, 0..method_len));
+            self.method_span = (line.start..line.start + method_len).into();
+            self.uri = (uri_at..uri_end).into();
+        }
+        plain
     }
 
     fn read_start_line(&mut self, bytes: &[u8], line: Range<usize>) -> Result<(), Unusable> {
@@ -203,9 +241,8 @@ impl Index {
         Ok(())
     }
 
-    /// Rows up to the blank line; also counts line ends against control octets, so that one pass
-    /// over the header proves that CR and LF stand nowhere but at line ends.
-    fn read_rows(&mut self, bytes: &[u8], start: usize, limits: &Limits) {
+    /// Rows up to the blank line. `tidy`: there are no control octets up to `start` but a line end.
+    fn read_rows(&mut self, bytes: &[u8], start: usize, limits: &Limits, mut tidy: bool) {
         let mut pos = start;
         let mut line_ends = usize::from(sub(bytes, self.start_line.range()).ends_with(b"\r\n"));
         let mut fault = None;
@@ -222,7 +259,13 @@ impl Index {
                     break;
                 }
             }
-            let row = raw_row(bytes, pos);
+            let row = match tidy_row(bytes, pos) {
+                Some(row) => row,
+                None => {
+                    tidy = false;
+                    raw_row(bytes, pos)
+                }
+            };
             line_ends += row.line_ends;
             if !row.well_formed {
                 fault = fault.or(Some(Fault::HEADER_LINE));
@@ -237,11 +280,13 @@ impl Index {
             }
             pos = row.end;
         }
-        let head = self.start_line.range().start..self.headers_end as usize;
-        // Every line end is two control octets; any more are out of place, or quoted.
-        if count_controls(sub(bytes, head)) != 2 * line_ends && !self.controls_are_quoted(bytes) {
-            self.clean = false;
-            fault = Some(Fault::CONTROL);
+        if !tidy {
+            let head = self.start_line.range().start..self.headers_end as usize;
+            // Every line end is two control octets; any more are out of place, or quoted.
+            if count_controls(sub(bytes, head)) != 2 * line_ends && !self.controls_are_quoted(bytes) {
+                self.clean = false;
+                fault = Some(Fault::CONTROL);
+            }
         }
         if let Some(fault) = fault {
             self.blame(fault);
@@ -333,16 +378,39 @@ pub(crate) fn line_end(bytes: &[u8], pos: usize) -> Option<usize> {
     }
 }
 
-/// The token at the start of `rest`, its length, and where the colon should be: past the blanks.
-fn name_and_colon(rest: &[u8]) -> (Name, usize, usize) {
+/// True if CR and LF stand at `at`.
+fn ends_line(bytes: &[u8], at: usize) -> bool {
+    bytes.get(at..).is_some_and(|rest| rest.starts_with(b"\r\n"))
+}
+
+/// Reads a row on one line, with no control octet in it but its CRLF: by far the most. `None`: look
+/// closer, with [`raw_row`].
+#[inline]
+fn tidy_row(bytes: &[u8], pos: usize) -> Option<RawRow> {
+    let text_end = find_control(bytes, pos..bytes.len())?;
+    let folds = matches!(bytes.get(text_end + 2), Some(b' ' | b'\t'));
+    if folds || !ends_line(bytes, text_end) {
+        return None;
+    }
+    let (name, name_len, colon) = name_and_colon(bytes, pos);
+    let value_at = pos + colon + 1;
+    if name_len == 0 || value_at > text_end || bytes.get(value_at - 1) != Some(&b':') {
+        return None;
+    }
+    let value = trim(bytes, value_at..text_end);
+    Some(RawRow { name, name_len, value, end: text_end + 2, line_ends: 1, well_formed: true })
+}
+
+/// The token at `pos`, its length, and where the colon should be from there: past the blanks.
+fn name_and_colon(bytes: &[u8], pos: usize) -> (Name, usize, usize) {
     // The usual case, without a look at each octet: a known name up to the first colon.
-    let near = rest.get(..16).unwrap_or(rest);
-    if let Some(colon) = near.iter().position(|&b| b == b':') {
-        let name = Name::of(sub(near, 0..colon));
+    if let Some(colon) = find_octet(bytes, pos..pos + 16, b':') {
+        let name = Name::of(sub(bytes, pos..colon));
         if name != Name::Other {
-            return (name, colon, colon);
+            return (name, colon - pos, colon - pos);
         }
     }
+    let rest = bytes.get(pos..).unwrap_or_default();
     let len = rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len());
     let blanks = rest.iter().skip(len).take_while(|&&b| matches!(b, b' ' | b'\t')).count();
     (Name::of(sub(rest, 0..len)), len, len + blanks)
@@ -363,7 +431,7 @@ pub(crate) struct RawRow {
 /// Reads the row that starts at `pos`, continuation lines included (RFC 3261 §7.3.1).
 pub(crate) fn raw_row(bytes: &[u8], pos: usize) -> RawRow {
     let rest = bytes.get(pos..).unwrap_or_default();
-    let (name, name_len, colon) = name_and_colon(rest);
+    let (name, name_len, colon) = name_and_colon(bytes, pos);
     let named = name_len > 0 && rest.get(colon) == Some(&b':');
     let value_at = if named { pos + colon + 1 } else { pos };
     let (mut end, mut line_ends, mut ended) = (value_at, 0, false);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::index::{Index, Row};
+use super::index::{Index, Row, Span};
 use super::name::{Method, Name, Wanted};
 use super::name_addr::{AddrFault, NameAddrRef};
 use super::scan::{Values, number, sub};
@@ -171,25 +171,23 @@ impl<'a> Message<'a> {
 
     /// The Via values from the top down. Ends early at one that cannot be read; below the top row
     /// of a request that is no fault of the message.
-    pub fn vias(&self) -> impl Iterator<Item = ViaRef<'a>> + use<'a> {
-        let bytes = self.bytes;
-        self.headers(Name::Via)
-            .flat_map(move |f| {
-                let mut values = Values::new(bytes, f.value_range.clone(), false).peekable();
-                let mut before = false;
-                std::iter::from_fn(move || {
-                    let value = values.next()?;
-                    let sole = !before && values.peek().is_none();
-                    before = true;
-                    Some(ViaRef::parse(bytes, value, f.row.clone(), sole))
-                })
-            })
-            .map_while(|via| via)
+    pub fn vias(&self) -> Vias<'a> {
+        let at = self.index.first(Name::Via).map_or(self.index.rows.len(), |(at, _)| at);
+        Vias { message: *self, at, values: None, number: 0 }
     }
 
     /// The topmost Via value, if it can be read.
     pub fn top_via(&self) -> Option<ViaRef<'a>> {
-        self.vias().next()
+        let [top, _] = &self.index.vias;
+        top.as_ref().map(|via| via.view(self.bytes))
+    }
+
+    /// The Via value below the topmost one, if both can be read.
+    pub fn second_via(&self) -> Option<ViaRef<'a>> {
+        match &self.index.vias {
+            [Some(_), Some(via)] => Some(via.view(self.bytes)),
+            _ => self.vias().nth(1),
+        }
     }
 
     /// How many Via values there are, readable or not.
@@ -320,6 +318,48 @@ impl<'a> Iterator for Fields<'a> {
             self.at += 1;
             if self.wanted.is_none_or(|name| name == row.name) {
                 return Some(self.message.field(at, row));
+            }
+        }
+    }
+}
+
+/// Via values of a message, from the top down; see [`Message::vias`].
+#[derive(Clone, Debug)]
+pub struct Vias<'a> {
+    message: Message<'a>,
+    /// The next row to look at.
+    at: usize,
+    /// What is left of the row before, and where that row is.
+    values: Option<(Values<'a>, Span, bool)>,
+    number: usize,
+}
+
+impl<'a> Iterator for Vias<'a> {
+    type Item = ViaRef<'a>;
+
+    fn next(&mut self) -> Option<ViaRef<'a>> {
+        let Message { bytes, index } = self.message;
+        loop {
+            if let Some((values, row, first)) = &mut self.values
+                && let Some(value) = values.next()
+            {
+                let sole = std::mem::replace(first, false) && values.is_done();
+                let known = index.vias.get(self.number).copied().flatten();
+                self.number += 1;
+                let via = match known {
+                    Some(known) => Some(known.view(bytes)),
+                    None => ViaRef::parse(bytes, value, row.range(), sole),
+                };
+                if via.is_none() {
+                    self.at = usize::MAX;
+                    self.values = None;
+                }
+                return via;
+            }
+            let row = index.rows.get(self.at)?;
+            self.at += 1;
+            if row.name == Name::Via {
+                self.values = Some((Values::new(bytes, row.value.range(), false), row.row, true));
             }
         }
     }

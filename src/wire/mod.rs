@@ -22,6 +22,7 @@ mod index;
 mod message;
 mod name;
 mod name_addr;
+mod octets;
 mod scan;
 mod uri;
 mod via;

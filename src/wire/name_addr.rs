@@ -3,6 +3,7 @@
 
 use std::ops::Range;
 
+use super::octets::find_octet;
 use super::scan::{Cursor, Param, Params, is_lws, sub, trim};
 use super::uri::UriFault;
 
@@ -58,6 +59,7 @@ impl<'a> NameAddrRef<'a> {
         let mut c = Cursor::new(bytes, range.clone());
         let display = match c.peek() {
             None => return Err(AddrFault::Empty),
+            Some(b'<') => range.start..range.start,
             Some(b'"') => {
                 c.quoted().ok_or(AddrFault::Unterminated)?;
                 let end = c.pos;
@@ -87,12 +89,12 @@ impl<'a> NameAddrRef<'a> {
             }
         };
         let open = c.pos;
-        let close = memchr::memchr(b'>', c.rest()).ok_or(AddrFault::Unterminated)?;
-        let uri_range = trim(bytes, open + 1..open + close);
+        let close = find_octet(bytes, open..range.end, b'>').ok_or(AddrFault::Unterminated)?;
+        let uri_range = trim(bytes, open + 1..close);
         if uri_range.is_empty() {
             return Err(AddrFault::Empty);
         }
-        c.pos = open + close + 1;
+        c.pos = close + 1;
         Self::finish(bytes, range, display, uri_range, c, true)
     }
 
@@ -111,11 +113,11 @@ impl<'a> NameAddrRef<'a> {
             Some(b';') => c.pos..range.end,
             Some(_) => return Err(AddrFault::Trailing),
         };
-        if memchr::memchr(b'"', sub(bytes, params_range.clone())).is_some() {
+        if find_octet(bytes, params_range.clone(), b'"').is_some() {
             quotes_closed(sub(bytes, params_range.clone()))?;
         }
         if !bracketed
-            && memchr::memchr(b'<', sub(bytes, params_range.clone())).is_some()
+            && find_octet(bytes, params_range.clone(), b'<').is_some()
             && Params::new(bytes, params_range.clone()).any(|p| has_bracket(&p))
         {
             // Not parameters of a bare URI, but a display name with a semicolon in it.

@@ -3,6 +3,8 @@
 
 use std::ops::Range;
 
+use super::octets::{find_octet, is_plain};
+
 const TOKEN: u8 = 1;
 const HOST: u8 = 2;
 const LWS: u8 = 4;
@@ -172,6 +174,11 @@ impl<'a> Values<'a> {
     pub(crate) fn new(bytes: &'a [u8], range: Range<usize>, brackets: bool) -> Self {
         Values { bytes, pos: range.start, end: range.end, brackets, done: false }
     }
+
+    /// True once the last one has been given.
+    pub(crate) fn is_done(&self) -> bool {
+        self.done
+    }
 }
 
 impl Iterator for Values<'_> {
@@ -227,24 +234,54 @@ pub struct Param<'a> {
 #[derive(Clone, Debug)]
 pub struct Params<'a> {
     cursor: Cursor<'a>,
+    /// No white space and no quotes: semicolons and equals signs alone divide.
+    plain: bool,
 }
 
 impl<'a> Params<'a> {
     /// Over `bytes[range]`, which is empty or starts (after white space) with a semicolon.
     pub(crate) fn new(bytes: &'a [u8], range: Range<usize>) -> Self {
-        Params { cursor: Cursor::new(bytes, range) }
+        let cursor = Cursor::new(bytes, range);
+        let plain = is_plain(bytes, cursor.pos..cursor.end);
+        Params { cursor, plain }
     }
 
     /// The first of this name: `Some(None)` if it has no value. The name in lower case.
     pub fn get(self, name: &[u8]) -> Option<Option<&'a [u8]>> {
-        self.into_iter().find(|p| p.name.eq_ignore_ascii_case(name)).map(|p| p.value)
+        self.into_iter().find(|p| same(p.name, name)).map(|p| p.value)
     }
+
+    /// The next one where nothing but semicolons and equals signs divides.
+    fn next_plain(&mut self) -> Option<Param<'a>> {
+        let c = &mut self.cursor;
+        if c.at_end() {
+            return None;
+        }
+        let semicolon = c.pos;
+        let _ = c.eat(b';');
+        let start = c.pos;
+        let name = c.take_while(|b| !matches!(b, b';' | b'='));
+        let value = c.eat(b'=').then(|| {
+            let from = c.pos;
+            c.pos = find_octet(c.bytes, from..c.end, b';').unwrap_or(c.end);
+            sub(c.bytes, from..c.pos)
+        });
+        Some(Param { name, value, range: start..c.pos, semicolon })
+    }
+}
+
+/// Equal without case; octets that are the same already are not looked at one by one.
+pub(crate) fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && (a == b || a.eq_ignore_ascii_case(b))
 }
 
 impl<'a> Iterator for Params<'a> {
     type Item = Param<'a>;
 
     fn next(&mut self) -> Option<Param<'a>> {
+        if self.plain {
+            return self.next_plain();
+        }
         let c = &mut self.cursor;
         c.lws();
         if c.at_end() {

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::host::{HostRef, port};
+use super::octets::find_octet;
 use super::scan::{Cursor, Params, sub};
 use crate::flow::Transport;
 
@@ -69,10 +70,11 @@ pub(crate) fn octets_are_sound(uri: &[u8]) -> bool {
 impl<'a> UriRef<'a> {
     /// Takes a URI apart. An unknown scheme is no error: the rest stays opaque.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, UriFault> {
-        let colon = memchr::memchr(b':', bytes).ok_or(UriFault::Scheme)?;
+        let colon = find_octet(bytes, 0..bytes.len(), b':').ok_or(UriFault::Scheme)?;
         let (word, at) = (sub(bytes, 0..colon), colon + 1);
-        let sound = word.first().is_some_and(u8::is_ascii_alphabetic)
-            && word.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+        let sound = word == b"sip"
+            || word.first().is_some_and(u8::is_ascii_alphabetic)
+                && word.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
         if !sound {
             return Err(UriFault::Scheme);
         }
@@ -126,10 +128,10 @@ impl<'a> UriRef<'a> {
         // `@` is allowed nowhere else unescaped, while the user part may hold ; ? / and more:
         // so it comes first.
         let mut host_at = at;
-        if let Some(n) = memchr::memchr(b'@', sub(self.bytes, at..end)) {
-            let info = sub(self.bytes, at..at + n);
-            host_at = at + n + 1;
-            let colon = memchr::memchr(b':', info);
+        if let Some(n) = find_octet(self.bytes, at..end, b'@') {
+            let info = sub(self.bytes, at..n);
+            host_at = n + 1;
+            let colon = info.iter().position(|&b| b == b':');
             let user = sub(info, 0..colon.unwrap_or(info.len()));
             if user.is_empty() {
                 return Err(UriFault::User);
@@ -148,10 +150,10 @@ impl<'a> UriRef<'a> {
         if rest.is_empty() {
             return Ok(());
         }
-        if memchr::memchr(b'@', rest).is_some() {
+        if find_octet(rest, 0..rest.len(), b'@').is_some() {
             return Err(UriFault::User);
         }
-        let (params, headers) = match memchr::memchr(b'?', rest) {
+        let (params, headers) = match find_octet(rest, 0..rest.len(), b'?') {
             Some(n) => (sub(rest, 0..n), rest.get(n + 1..)),
             None => (rest, None),
         };

@@ -4,7 +4,9 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use super::host::{HostRef, bare_addr, port};
-use super::scan::{Cursor, Params, is_lws, is_token, quoted_len, sub};
+use super::index::Span;
+use super::octets::is_plain;
+use super::scan::{Cursor, Params, is_lws, is_token, quoted_len, same, sub};
 
 /// One Via value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,28 +31,59 @@ pub struct ViaRef<'a> {
     pub row: Range<usize>,
     /// The only value of its row.
     pub sole: bool,
+    noted: Noted,
 }
 
-impl<'a> ViaRef<'a> {
-    /// Reads one value that fills `bytes[range]`. `None` if it is not a Via: a missing part, an
-    /// empty parameter, an unbracketed IPv6 address.
-    pub(crate) fn parse(bytes: &'a [u8], range: Range<usize>, row: Range<usize>, sole: bool) -> Option<Self> {
+/// The parameters that every message is asked for, noted while all of them were checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Noted {
+    /// The value of the first `branch`; empty: none.
+    branch: Span,
+    /// The first `rport`.
+    rport: Option<Option<u16>>,
+    /// There is a `received`.
+    received: bool,
+}
+
+/// A Via value by its places, to be kept without the octets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ViaSpans {
+    transport: Span,
+    /// `None`: the name at the start of `sent_by`, up to `host_end`.
+    addr: Option<IpAddr>,
+    host_end: u32,
+    port: Option<u16>,
+    sent_by: Span,
+    params: Span,
+    value: Span,
+    row: Span,
+    sole: bool,
+    noted: Noted,
+}
+
+impl ViaSpans {
+    /// Reads one value that fills `bytes[range]`; see [`ViaRef::parse`].
+    pub(crate) fn parse(bytes: &[u8], range: Range<usize>, row: Range<usize>, sole: bool) -> Option<Self> {
         let mut c = Cursor::new(bytes, range.clone());
-        let part = |c: &mut Cursor<'a>| Some(c.take_while(is_token)).filter(|t| !t.is_empty());
-        part(&mut c)?;
-        if !c.separator(b'/') {
-            return None;
-        }
-        part(&mut c)?;
-        if !c.separator(b'/') {
-            return None;
-        }
-        let transport = part(&mut c)?;
-        if !c.lws() {
+        let transport_at =
+            if c.rest().starts_with(b"SIP/2.0/") && !c.rest().get(8).is_some_and(|&b| is_lws(b)) {
+                c.pos += 8;
+                c.pos
+            } else {
+                for _ in 0..2 {
+                    if c.take_while(is_token).is_empty() || !c.separator(b'/') {
+                        return None;
+                    }
+                }
+                c.pos
+            };
+        let transport = transport_at..transport_at + c.take_while(is_token).len();
+        if transport.is_empty() || !c.lws() {
             return None;
         }
         let sent_by_at = c.pos;
         let host = HostRef::read(&mut c)?;
+        let host_end = Span::from(c.pos..c.pos).start;
         let mut sent_by = sent_by_at..c.pos;
         c.lws();
         let mut via_port = None;
@@ -60,31 +93,89 @@ impl<'a> ViaRef<'a> {
             sent_by.end = c.pos;
             c.lws();
         }
-        let params_range = match c.peek() {
+        let params = match c.peek() {
             None => range.end..range.end,
             Some(b';') => c.pos..range.end,
             Some(_) => return None,
         };
-        let via = ViaRef {
-            bytes,
-            transport,
-            host,
+        let noted = Noted::read(bytes, params.clone())?;
+        Some(Self {
+            transport: transport.into(),
+            addr: host.addr(),
+            host_end,
             port: via_port,
-            sent_by: sub(bytes, sent_by),
-            params: sub(bytes, params_range.clone()),
-            params_range,
-            range,
-            row,
+            sent_by: sent_by.into(),
+            params: params.into(),
+            value: range.into(),
+            row: row.into(),
             sole,
-        };
-        let sound = via.parameters().all(|p| {
-            !p.name.is_empty()
-                && p.name.iter().all(|&b| is_token(b))
-                && p.value.is_none_or(|v| {
+            noted,
+        })
+    }
+
+    /// With the octets that it was read from.
+    pub(crate) fn view<'a>(&self, bytes: &'a [u8]) -> ViaRef<'a> {
+        let sent_by = self.sent_by.range();
+        ViaRef {
+            bytes,
+            transport: sub(bytes, self.transport.range()),
+            host: match self.addr {
+                Some(addr) => HostRef::Addr(addr),
+                None => HostRef::Name(sub(bytes, sent_by.start..self.host_end as usize)),
+            },
+            port: self.port,
+            sent_by: sub(bytes, sent_by),
+            params: sub(bytes, self.params.range()),
+            params_range: self.params.range(),
+            range: self.value.range(),
+            row: self.row.range(),
+            sole: self.sole,
+            noted: self.noted,
+        }
+    }
+}
+
+impl Noted {
+    /// Checks all parameters. `None`: an empty one, a name that is no token, a value with blanks or
+    /// loose quotes in it.
+    fn read(bytes: &[u8], params: Range<usize>) -> Option<Self> {
+        let mut noted = Noted::default();
+        // Without blanks and quotes there is nothing to find fault with in a value.
+        let plain = is_plain(bytes, params.clone());
+        let mut branch_seen = false;
+        for p in Params::new(bytes, params) {
+            if p.name.is_empty() || !p.name.iter().all(|&b| is_token(b)) {
+                return None;
+            }
+            let sound = plain
+                || p.value.is_none_or(|v| {
                     !v.iter().any(|&b| is_lws(b) || b == b'"') || quoted_len(v) == Some(v.len())
-                })
-        });
-        sound.then_some(via)
+                });
+            if !sound {
+                return None;
+            }
+            match p.name.len() {
+                6 if !branch_seen && same(p.name, b"branch") => {
+                    branch_seen = true;
+                    let len = p.value.map_or(0, <[u8]>::len);
+                    noted.branch = (p.range.end.saturating_sub(len)..p.range.end).into();
+                }
+                5 if noted.rport.is_none() && same(p.name, b"rport") => {
+                    noted.rport = Some(p.value.and_then(port));
+                }
+                8 => noted.received |= same(p.name, b"received"),
+                _ => {}
+            }
+        }
+        Some(noted)
+    }
+}
+
+impl<'a> ViaRef<'a> {
+    /// Reads one value that fills `bytes[range]`. `None` if it is not a Via: a missing part, an
+    /// empty parameter, an unbracketed IPv6 address.
+    pub(crate) fn parse(bytes: &'a [u8], range: Range<usize>, row: Range<usize>, sole: bool) -> Option<Self> {
+        ViaSpans::parse(bytes, range, row, sole).map(|spans| spans.view(bytes))
     }
 
     /// Its parameters in order; their ranges are in the message.
@@ -99,12 +190,17 @@ impl<'a> ViaRef<'a> {
 
     /// The `branch`; `None` if absent or empty (RFC 2543 elements).
     pub fn branch(&self) -> Option<&'a [u8]> {
-        self.param(b"branch").flatten().filter(|b| !b.is_empty())
+        Some(sub(self.bytes, self.noted.branch.range())).filter(|b| !b.is_empty())
     }
 
     /// `rport`: `Some(None)` if it asks for the port, `Some(Some(_))` once filled in (RFC 3581 §3).
     pub fn rport(&self) -> Option<Option<u16>> {
-        self.param(b"rport").map(|v| v.and_then(port))
+        self.noted.rport
+    }
+
+    /// True if neither `rport` nor `received` is there: both can only be added.
+    pub(crate) fn is_unmarked(&self) -> bool {
+        self.noted.rport.is_none() && !self.noted.received
     }
 
     /// `received`; brackets round IPv6 are tolerated (RFC 5118 §4.5).

@@ -39,7 +39,12 @@ const CALLEE: &str = "127.0.0.21:5080";
 
 /// The policy of the world.
 pub fn policy(now: Instant) -> Arc<Policy> {
-    let (config, _) = sbe::config::parse(CONFIG, "bench").unwrap();
+    policy_with(now, "")
+}
+
+/// The same with more configuration behind it.
+pub fn policy_with(now: Instant, more: &str) -> Arc<Policy> {
+    let (config, _) = sbe::config::parse(&format!("{CONFIG}{more}"), "bench").unwrap();
     Arc::new(Policy::new(Arc::new(config), Arc::new(Ledger::new(now)), [7; 16], None))
 }
 
@@ -164,16 +169,48 @@ impl Rig {
     /// A new one; the same each time.
     pub fn new() -> Self {
         let now = Instant::now();
-        let seeds =
-            Seeds { seed: [1; 32], keys: [1, 2, 3, 4, 5, 6, 7, 8], call: [1, 2, 3, 4], loops: [5, 6] };
+        Self::with(policy(now), located(key(), now), now)
+    }
+
+    /// One in a world of its own.
+    pub fn with(policy: Arc<Policy>, located: Located, now: Instant) -> Self {
+        let seeds = Seeds {
+            seed: [1; 32],
+            keys: [1, 2, 3, 4, 5, 6, 7, 8],
+            call: [1, 2, 3, 4],
+            loops: [5, 6],
+            owner: 7,
+        };
         Self {
-            shard: Shard::new(0, 1, policy(now), &seeds),
+            shard: Shard::new(0, 1, policy, &seeds),
             now,
-            located: Arc::new(located(key(), now)),
+            located: Arc::new(located),
             core: origin(CALLER),
             peer: origin(CALLEE),
             sent: (0..8).map(|_| (CALLER.parse().unwrap(), Vec::with_capacity(4096))).collect(),
         }
+    }
+
+    /// A call up to the ACK: it is live then.
+    pub fn open_call(&mut self, call: u64) {
+        assert_eq!(self.turn(false, &invite(call)), 2, "100 and INVITE");
+        let forwarded = self.sent[1].1.clone();
+        let contact = format!("Contact: <sip:{CALLEE};transport=UDP>\r\n");
+        let ok = answer(&forwarded, call, "200 OK", &contact, "v=0\r\n");
+        assert_eq!(self.turn(true, &ok), 1, "200");
+        let ok = String::from_utf8(self.sent[0].1.clone()).unwrap();
+        assert_eq!(self.turn(false, &in_dialog("ACK", 1, call, 5, &ok)), 1, "ACK");
+    }
+
+    /// Lets time pass: what is due happens.
+    pub fn pass(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(at) = self.shard.poll_timeout().filter(|at| *at <= end) {
+            self.now = self.now.max(at);
+            self.shard.handle_timeout(self.now);
+            while self.shard.poll_output().is_some() {}
+        }
+        self.now = end;
     }
 
     /// One whole call. `step` is told before and after the shard gets a message, by its number.

@@ -333,3 +333,19 @@ fn a_session_expires_of_the_answer_bounds_the_count_of_the_call() {
     rig.pass(11_000);
     assert_eq!(rig.shard.calls(), 0);
 }
+
+#[test]
+fn a_maddr_of_ours_is_taken_off_with_port_and_transport_and_anybody_elses_stays() {
+    let mut rig = Rig::new();
+    let uri = "sip:bob@p1.example:5060;maddr=10.0.0.1;x=1;transport=udp";
+    let outs = rig.udp(CORE, &Request::new("OPTIONS", uri, CORE, "m1", "call-m1").bytes());
+    assert_eq!(lines(&outs), ["OPTIONS 198.51.100.11:5060"]);
+    assert_eq!(outs[0].msg.uri(), "sip:bob@p1.example;x=1");
+    let uri = "sip:bob@p1.example;maddr=198.51.100.77";
+    let outs = rig.udp(CORE, &Request::new("OPTIONS", uri, CORE, "m2", "call-m2").bytes());
+    assert_eq!(lines(&outs), ["OPTIONS 198.51.100.77:5060"]);
+    assert_eq!(outs[0].msg.uri(), uri);
+    let uri = "sip:bob@p1.example;maddr=192.0.2.200";
+    let outs = rig.udp(CORE, &Request::new("OPTIONS", uri, CORE, "m3", "call-m3").bytes());
+    assert_eq!(lines(&outs), ["403 10.0.1.1:5060"], "an address of nobody admitted");
+}

@@ -41,7 +41,7 @@ fn long_name(name: &str) -> &str {
 impl Msg {
     /// `None` for what is no message at all.
     pub fn parse(raw: &[u8]) -> Option<Self> {
-        let head_end = raw.windows(4).position(|w| w == b"\r\n\r\n")? + 2;
+        let head_end = memchr::memmem::find(raw, b"\r\n\r\n")? + 2;
         let body = raw.get(head_end + 2..)?.to_vec();
         let mut lines: Vec<Vec<u8>> = Vec::new();
         for line in raw.get(..head_end)?.split_inclusive(|b| *b == b'\n') {
@@ -117,7 +117,7 @@ impl Msg {
         param(self.get("to")?, "tag")
     }
 
-    pub fn from_tag(&self) -> Option<String> {
+    pub fn caller_tag(&self) -> Option<String> {
         param(self.get("from")?, "tag")
     }
 

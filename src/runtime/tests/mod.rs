@@ -133,6 +133,7 @@ impl Scripted {
 impl Element for Scripted {
     fn handle_input(&mut self, now: Instant, input: Input<'_>) {
         let seen = match input {
+            Input::Waited { .. } => return,
             Input::Message { origin, bytes } => {
                 Seen::Message { origin: origin.clone(), bytes: bytes.to_vec() }
             }
@@ -199,10 +200,11 @@ struct World {
 struct Plan {
     config: Config,
     cached: bool,
+    over: SpreadOver,
 }
 
 fn plan(listen: &[(Transport, &str)]) -> Plan {
-    Plan { config: config(listen), cached: true }
+    Plan { config: config(listen), cached: true, over: SpreadOver::All }
 }
 
 impl Plan {
@@ -226,7 +228,8 @@ impl Plan {
                 timeout: None,
             })
             .collect();
-        let handle = start(&self.config, shards, Arc::new(Known { cached: self.cached }), 7).unwrap();
+        let locator = Arc::new(Known { cached: self.cached });
+        let handle = start_spread(&self.config, shards, locator, 7, self.over).unwrap();
         World { handle, record }
     }
 }

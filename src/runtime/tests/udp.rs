@@ -186,3 +186,36 @@ fn a_hop_without_a_socket_fails_as_a_local_error() {
     );
     assert_eq!(world.record.failure(token(4)), SendFailure::Tls);
 }
+
+#[test]
+fn workers_join_when_one_falls_behind_and_leave_again() {
+    let plan = Plan { over: SpreadOver::AsNeeded, ..plan(UDP).workers(2) };
+    let world = plan.start(|s: &mut Scripted, now, seen: &Seen| {
+        // Half a millisecond of work for each.
+        let until = Instant::now() + Duration::from_micros(500);
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+        answering(s, now, seen);
+    });
+    let counters = Arc::clone(world.handle.counters());
+    assert_eq!(counters.udp_workers.load(Ordering::Relaxed), 1);
+    let client = client();
+    let mut buffer = [0; 2048];
+    let until = Instant::now() + PATIENCE;
+    while counters.udp_workers.load(Ordering::Relaxed) < 2 {
+        assert!(Instant::now() < until, "never helped");
+        for i in 0..20 {
+            client.send_to(&request(i, "flood"), world.addr(0)).unwrap();
+        }
+        for _ in 0..20 {
+            client.recv(&mut buffer).unwrap();
+        }
+    }
+    while counters.udp_workers.load(Ordering::Relaxed) > 1 {
+        assert!(Instant::now() < until, "never alone again");
+        client.send_to(&request(0, "trickle"), world.addr(0)).unwrap();
+        client.recv(&mut buffer).unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

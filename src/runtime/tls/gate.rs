@@ -73,12 +73,12 @@ impl Drop for Pass {
 /// A step of a handshake takes some tenths of a millisecond, so a burst of them would hold up the messages
 /// of established connections for long. After each step the others on the worker get their turn first.
 #[derive(Debug, Default)]
-pub(in crate::runtime) struct Pace {
+pub(in crate::runtime) struct Turns {
     not_before: Cell<Option<Instant>>,
 }
 
-impl Pace {
-    /// Runs a handshake at this pace.
+impl Turns {
+    /// Runs a handshake at this turns.
     pub(in crate::runtime) async fn keep<T>(&self, handshake: impl Future<Output = T>) -> T {
         let mut handshake = pin!(handshake);
         poll_fn(|cx| {
@@ -120,11 +120,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_step_of_another_handshake_waits_until_the_pace_allows() {
-        let pace = Pace::default();
+    async fn a_step_of_another_handshake_waits_for_its_turn() {
+        let turns = Turns::default();
         let until = Instant::now() + Duration::from_millis(20);
-        pace.not_before.set(Some(until));
-        let at = pace.keep(async { Instant::now() }).await;
+        turns.not_before.set(Some(until));
+        let at = turns.keep(async { Instant::now() }).await;
         assert!(at >= until);
     }
 }

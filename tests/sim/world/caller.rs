@@ -93,7 +93,8 @@ impl Caller {
             }
             Wake::Expire(at) => {
                 let Some(client) = self.clients.get_mut(at) else { return };
-                if !client.done && !(client.method == "INVITE" && client.provisional) {
+                let waits = client.method == "INVITE" && client.provisional;
+                if !(client.done || waits) {
                     client.done = true;
                     acts.push(Act::Note(Note::TimedOut));
                 }
@@ -110,7 +111,7 @@ impl Caller {
     fn start(&mut self, acts: &mut Vec<Act>) {
         let method = if matches!(self.job.kind, JobKind::Message) { "MESSAGE" } else { "INVITE" };
         let branch = self.branch();
-        let call_id = format!("call{}-{}", self.n, if self.n % 3 == 0 { "x@10.0.1.1" } else { "y" });
+        let call_id = format!("call{}-{}", self.n, if self.n.is_multiple_of(3) { "x@10.0.1.1" } else { "y" });
         let mut request = Request::new(method, &self.job.uri, &self.path.from.to_string(), &branch, &call_id);
         if self.job.tcp {
             request.vias = vec![format!("SIP/2.0/TCP {};branch=z9hG4bK{branch}", self.path.from)];

@@ -29,7 +29,11 @@ pub struct Tx {
     pub attempts: Vec<usize>,
     /// What responses to it must look like: those received, our Via off.
     pub received: Vec<Vec<u8>>,
+    /// A 2xx has come from an attempt that was surely alive; from any.
     pub accepted: bool,
+    pub maybe_accepted: bool,
+    /// It may have begun anew.
+    pub may_be_new: bool,
 }
 
 /// A client transaction of the element.
@@ -40,7 +44,8 @@ pub struct Attempt {
     pub to: Instance,
     pub listener: u16,
     pub sent: Instant,
-    pub conn: Option<ConnId>,
+    /// Its connection, and whether that had been open before.
+    pub conn: Option<(ConnId, bool)>,
     /// The first provisional, and the last one above 100.
     pub provisional: Option<Instant>,
     pub rang: Option<Instant>,
@@ -53,6 +58,8 @@ pub struct Attempt {
     /// It may have ended without our seeing it.
     pub doubtful: bool,
     pub t1: Duration,
+    /// `try_timeout`, as it was then.
+    pub patience: Duration,
     pub ack: Option<Vec<u8>>,
 }
 
@@ -120,18 +127,14 @@ impl Check {
         self.least(|p| p.config.sip.max_tries as usize)
     }
 
-    fn t1(&self, to: SocketAddr) -> Duration {
-        self.least(|p| p.sources.find(to.ip()).map_or(p.timers, |party| p.timers_to(party)).t1)
-    }
-
-    fn try_timeout(&self, to: SocketAddr) -> Duration {
-        self.least(|p| {
-            p.sources.find(to.ip()).map_or(p.config.sip.try_timeout, |party| p.try_timeout_to(party))
-        })
-    }
-
-    pub fn fails_over(&self, to: SocketAddr, status: u16) -> bool {
-        self.policies.iter().any(|p| p.sources.find(to.ip()).is_some_and(|party| p.fails_over(party, status)))
+    fn fails_over(policy: &Policy, to: SocketAddr, status: u16) -> bool {
+        let party = policy.sources.find(to.ip());
+        party
+            .map_or(&policy.config.sip.failover_codes, |p| match p.peer().and_then(|p| policy.peer(p)) {
+                Some(peer) => &peer.failover_codes,
+                None => &policy.config.sip.failover_codes,
+            })
+            .contains(&status)
     }
 
     /// Whether a client transaction surely still takes responses.
@@ -167,7 +170,11 @@ impl Check {
             return;
         }
         let key = (branch, msg.method().to_string());
-        if self.by_request.contains_key(&key) {
+        if let Some(tx) = self.by_request.get(&key).copied() {
+            // After a jump a transaction may have ended while its sender still repeats the request.
+            let age = now.saturating_duration_since(self.txs[tx].came);
+            self.txs[tx].may_be_new |=
+                self.jumped && age >= self.least(|p| p.timers.timeout().min(p.timers.t4));
             return;
         }
         if key.1 == "CANCEL"
@@ -185,7 +192,18 @@ impl Check {
             attempts: Vec::new(),
             received: Vec::new(),
             accepted: false,
+            maybe_accepted: false,
+            may_be_new: false,
         });
+    }
+
+    /// A transaction that has begun anew: what was is forgotten.
+    pub fn renew(&mut self, tx: usize) {
+        let tx = &mut self.txs[tx];
+        tx.may_be_new = false;
+        tx.cancelled = false;
+        tx.finals.clear();
+        tx.attempts.clear();
     }
 
     fn cancel_received(&mut self, now: Instant, invite: usize) {
@@ -203,9 +221,9 @@ impl Check {
     }
 
     /// A send of this token went to this connection.
-    pub fn on_conn(&mut self, token: SendToken, conn: ConnId) {
+    pub fn on_conn(&mut self, token: SendToken, conn: ConnId, reused: bool) {
         if let Some(at) = self.tokens.get(&token.0) {
-            self.attempts[*at].conn = Some(conn);
+            self.attempts[*at].conn = Some((conn, reused));
         }
     }
 
@@ -229,9 +247,11 @@ impl Check {
 
     pub fn conn_closed(&mut self, _now: Instant, conn: ConnId) {
         for at in 0..self.attempts.len() {
-            if self.attempts[at].conn == Some(conn) {
+            if let Some((id, reused)) = self.attempts[at].conn
+                && id == conn
+            {
                 self.attempts[at].conn = None;
-                self.fail(at, SendFailure::Closed { reused: false });
+                self.fail(at, SendFailure::Closed { reused });
             }
         }
     }
@@ -312,7 +332,10 @@ impl Check {
         let tx = &self.txs[a.tx];
         let since = a.rang.unwrap_or(a.sent);
         let timer_c = now >= since + self.timer_c();
-        assert!(tx.cancelled || a.abandoned || tx.accepted || timer_c, "a CANCEL that nobody asked for");
+        assert!(
+            tx.cancelled || a.abandoned || tx.maybe_accepted || timer_c,
+            "a CANCEL that nobody asked for"
+        );
         self.attempts[at].cancel = Some((now, msg.raw.clone()));
         self.expect.retain(|e| *e != Expect::Cancel(at));
     }
@@ -337,10 +360,18 @@ impl Check {
         let to = Instance { transport: send.hop.transport, addr: send.hop.remote };
         let request = self.txs[tx].request.clone();
         let own = request.uri().ends_with("@example.com");
+        if self.txs[tx].may_be_new {
+            let last = self.txs[tx].attempts.last().map(|at| &self.attempts[*at]);
+            let over = !self.txs[tx].finals.is_empty();
+            if over || last.is_none_or(|a| a.final_.is_none() || a.to == to) {
+                self.renew(tx);
+            }
+        }
         check_request(&request, &msg, own, Self::strips(&request));
         assert!(!self.txs[tx].cancelled, "a new attempt after CANCEL");
         assert!(self.txs[tx].finals.is_empty(), "a new attempt after the final response");
-        let stale = self.may_move_on(now, tx, &to);
+        let policy = shard.policy();
+        let stale = self.may_move_on(now, policy, tx, &to);
         if request.get("route").is_some() {
             let wanted = msg.values("route").first().cloned().unwrap_or_else(|| msg.uri().to_string());
             assert!(wanted.contains(&to.addr.to_string()), "in-dialog to {wanted} went to {to}");
@@ -356,7 +387,9 @@ impl Check {
         if let Some(token) = send.token {
             self.tokens.insert(token.0, at);
         }
-        let t1 = self.t1(to.addr);
+        let party = policy.sources.find(to.addr.ip());
+        let t1 = party.map_or(policy.timers, |p| policy.timers_to(p)).t1;
+        let patience = party.map_or(policy.config.sip.try_timeout.min(t1 * 64), |p| policy.try_timeout_to(p));
         self.attempts.push(Attempt {
             tx,
             msg,
@@ -373,26 +406,27 @@ impl Check {
             abandoned: false,
             doubtful: false,
             t1,
+            patience,
             ack: None,
         });
     }
 
     /// RFC 3263 §4.3 and rule 10: what lets a call go on to the next instance. True for the second try
     /// of the same one after a pooled connection was found dead.
-    fn may_move_on(&self, now: Instant, tx: usize, to: &Instance) -> bool {
+    fn may_move_on(&self, now: Instant, policy: &Policy, tx: usize, to: &Instance) -> bool {
         let tx = &self.txs[tx];
         let Some(last) = tx.attempts.last().map(|at| &self.attempts[*at]) else { return false };
         assert!(last.rang.is_none(), "failover after a provisional above 100");
         let stale = last.failed == Some(SendFailure::Closed { reused: true }) && last.to == *to;
         let silent = last.provisional.is_none() && last.final_.is_none();
-        let waited = now >= last.sent + self.try_timeout(last.to.addr);
-        let refused = last.final_.as_ref().is_some_and(|f| self.fails_over(last.to.addr, f.0));
+        let waited = now >= last.sent + last.patience;
+        let refused = last.final_.as_ref().is_some_and(|f| Self::fails_over(policy, last.to.addr, f.0));
         let in_turn = last.failed.is_some() || refused || (silent && waited);
         assert!(in_turn, "two live attempts: {} is not over, {to} was tried", last.to);
         if !stale {
             let again = tx.attempts.iter().any(|at| self.attempts[*at].to == *to);
             assert!(!again, "{to} was tried twice");
-            let most = self.policies.iter().map(|p| p.config.sip.max_tries as usize).max().unwrap_or(0);
+            let most = policy.config.sip.max_tries as usize;
             let second =
                 |at: &&usize| self.attempts[**at].failed == Some(SendFailure::Closed { reused: true });
             let tries = tx.attempts.len() - tx.attempts.iter().filter(second).count();

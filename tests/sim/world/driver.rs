@@ -187,9 +187,10 @@ impl World {
             return;
         };
         if let (Some(token), true) = (token, send.request) {
+            let reused = self.net.conn(conn).is_some_and(|c| c.state != ConnState::Connecting);
             let id = sbe::flow::ConnId(conn);
-            self.check.on_conn(token, id);
-            self.input(shard, Input::Sent { token, conn: id });
+            self.check.on_conn(token, id, reused);
+            self.input(shard, Input::Sent { token, conn: id, reused });
         }
         let lucky = self.dice.permille(500);
         let latency = self.net.latency();

@@ -135,7 +135,12 @@ impl World {
             .map(|id| {
                 let mut seed = [0u8; 32];
                 seed.fill_with(|| dice.next() as u8);
-                Shard::new(id as u16, plan.shards, Arc::clone(&policy), &Seeds { seed, keys, call, loops })
+                Shard::new(
+                    id as u16,
+                    plan.shards,
+                    Arc::clone(&policy),
+                    &Seeds { seed, keys, call, loops, owner: SECRET },
+                )
             })
             .collect();
         let net = Net {

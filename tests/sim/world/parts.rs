@@ -114,7 +114,7 @@ impl Dialog {
             call_id: invite.call_id().to_string(),
             local: format!("{};tag={tag}", invite.get("to").unwrap_or("")),
             remote: invite.get("from").unwrap_or("").to_string(),
-            remote_tag: invite.from_tag().unwrap_or_default(),
+            remote_tag: invite.caller_tag().unwrap_or_default(),
             target: invite.contact().unwrap_or_default(),
             routes: invite.values("record-route"),
             cseq: 100,

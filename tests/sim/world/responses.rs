@@ -50,6 +50,7 @@ impl Check {
         if invite && status < 300 {
             a.accepted.get_or_insert(now);
         }
+        self.txs[tx].maybe_accepted |= invite && status < 300;
         if !alive {
             return;
         }
@@ -76,6 +77,10 @@ impl Check {
             self.made_here(tx, &msg);
         }
         let invite = msg.method() == "INVITE";
+        let known = self.txs[tx].finals.iter().any(|(_, bytes)| *bytes == msg.raw);
+        if self.txs[tx].may_be_new && !known {
+            self.renew(tx);
+        }
         let finals = &self.txs[tx].finals;
         let repeated = finals.iter().any(|(_, bytes)| *bytes == msg.raw);
         if repeated {

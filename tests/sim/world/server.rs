@@ -148,7 +148,7 @@ impl Server {
             acts.push(self.later(late + 2 * MS, key, Wake::Answer));
             return;
         }
-        if late == 0 && key % 2 == 0 {
+        if late == 0 && key.is_multiple_of(2) {
             self.respond(key, 100, &[], acts);
         }
         if let Some(ring) = number(&script, "ring") {

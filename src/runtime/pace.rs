@@ -1,0 +1,184 @@
+//! How to save wake-ups under load: few workers where few are enough, and short rests in which
+//! datagrams collect.
+//!
+//! A wake-up costs as much as several datagrams. Two workers that each wake for every other
+//! datagram do the work of one at nearly twice the price, so datagrams are spread over as many
+//! workers as the load needs, beginning with one. And a worker that has emptied its socket under
+//! a steady load does better to rest for a moment than to be woken for the next datagram alone.
+//! When little is going on, neither delays anything.
+
+use std::time::{Duration, Instant};
+
+/// How often the load is looked at.
+const SAMPLE: Duration = Duration::from_millis(50);
+/// A worker busier than this (percent of its time on a core) gets help.
+const BUSY: u128 = 60;
+/// Help is sent away if the others would then be less busy than this.
+const EASY: u128 = 40;
+/// So many turns per sample that leave datagrams over mean the same as being busy.
+const BEHIND: u32 = 3;
+
+/// Decides over how many workers datagrams are spread; kept by worker 0, which is always one of
+/// them. All that take part get equal shares, so its own load stands for theirs.
+#[derive(Debug)]
+pub(super) struct Spread {
+    active: usize,
+    workers: usize,
+    since: Instant,
+    /// Time on a core at `since`.
+    cpu: Duration,
+    /// Turns since then that ended with datagrams left over.
+    behind: u32,
+}
+
+impl Spread {
+    pub(super) fn new(workers: usize, now: Instant, cpu: Duration) -> Self {
+        Self { active: 1, workers, since: now, cpu, behind: 0 }
+    }
+
+    /// A turn ended with datagrams left over. On a core that is shared with others this shows before
+    /// the thread's own time does.
+    pub(super) fn fell_behind(&mut self) {
+        self.behind = self.behind.saturating_add(1);
+    }
+
+    /// Whether it is time for [`Spread::sample`].
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= SAMPLE
+    }
+
+    /// Takes the thread's time on a core so far; returns the new number of workers if it changes.
+    pub(super) fn sample(&mut self, now: Instant, cpu: Duration) -> Option<usize> {
+        let wall = now.saturating_duration_since(self.since).as_micros().max(1);
+        let load = cpu.saturating_sub(self.cpu).as_micros() * 100 / wall;
+        (self.since, self.cpu) = (now, cpu);
+        let behind = std::mem::take(&mut self.behind) >= BEHIND;
+        let fewer = self.active.saturating_sub(1);
+        let active = if (load > BUSY || behind) && self.active < self.workers {
+            self.active + 1
+        } else if fewer > 0 && !behind && load * self.active as u128 / (fewer as u128) < EASY {
+            fewer
+        } else {
+            return None;
+        };
+        self.active = active;
+        Some(active)
+    }
+}
+
+/// Arrivals are counted over this long.
+const WINDOW: Duration = Duration::from_millis(16);
+/// So many arrivals in a window (2,000 per second) are a steady load.
+const STEADY: usize = 32;
+/// A turn that found so many has had its batch; a rest would only add delay.
+const PLENTY: usize = 24;
+/// Length of a rest: what it adds to the way of a message at most.
+pub(super) const REST: Duration = Duration::from_millis(1);
+
+/// Decides when a worker rests.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    window: Option<Instant>,
+    count: usize,
+    steady: bool,
+    rested: Option<Instant>,
+}
+
+impl Pace {
+    /// A turn has emptied a socket after `n` datagrams: whether to rest before looking again.
+    pub(super) fn rest_after(&mut self, now: Instant, n: usize) -> bool {
+        self.count = self.count.saturating_add(n);
+        match self.window {
+            Some(began) if now.saturating_duration_since(began) < WINDOW => {}
+            Some(began) => {
+                // A window that was quiet for long says nothing of now.
+                self.steady = self.count >= STEADY && now.saturating_duration_since(began) < WINDOW * 2;
+                (self.window, self.count) = (Some(now), 0);
+            }
+            None => self.window = Some(now),
+        }
+        // With several sockets one rest serves them all.
+        let lately = self.rested.is_some_and(|t| now.saturating_duration_since(t) < REST / 2);
+        self.steady && n > 0 && n < PLENTY && !lately
+    }
+
+    /// A rest has ended.
+    pub(super) fn rested(&mut self, now: Instant) {
+        self.rested = Some(now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn workers_join_under_load_and_leave_when_the_rest_can_carry_it() {
+        let mut now = Instant::now();
+        let mut cpu = Duration::ZERO;
+        let mut spread = Spread::new(3, now, cpu);
+        let mut step = |percent: u32| {
+            assert!(!spread.is_due(now));
+            now += SAMPLE;
+            cpu += SAMPLE * percent / 100;
+            assert!(spread.is_due(now));
+            spread.sample(now, cpu)
+        };
+        assert_eq!(step(50), None);
+        assert_eq!(step(90), Some(2));
+        assert_eq!(step(45), None, "one alone would be at 90 %");
+        assert_eq!(step(70), Some(3));
+        assert_eq!(step(99), None, "there are no more");
+        assert_eq!(step(20), Some(2), "two would be at 30 %");
+        assert_eq!(step(25), None, "one alone would be at 50 %");
+        assert_eq!(step(5), Some(1));
+        assert_eq!(step(0), None, "one always stays");
+    }
+
+    #[test]
+    fn a_worker_that_falls_behind_gets_help_however_little_time_it_has() {
+        let now = Instant::now();
+        let mut spread = Spread::new(2, now, Duration::ZERO);
+        for _ in 0..BEHIND {
+            spread.fell_behind();
+        }
+        assert_eq!(spread.sample(now + SAMPLE, SAMPLE / 10), Some(2));
+        assert_eq!(spread.sample(now + 2 * SAMPLE, SAMPLE / 5), Some(1), "over again");
+    }
+
+    #[test]
+    fn a_steady_load_makes_for_rests_and_a_full_turn_does_not() {
+        let mut pace = Pace::default();
+        let mut now = Instant::now();
+        let mut rests = 0;
+        for _ in 0..40 {
+            now += MS;
+            rests += u32::from(pace.rest_after(now, 5));
+        }
+        assert!(rests > 0);
+        assert!(pace.rest_after(now, 5));
+        assert!(!pace.rest_after(now, 30), "a full turn");
+        assert!(!pace.rest_after(now, 0), "an empty one");
+        pace.rested(now);
+        assert!(!pace.rest_after(now, 5), "another socket's rest a moment ago");
+    }
+
+    #[test]
+    fn what_comes_now_and_then_is_handled_at_once() {
+        let mut pace = Pace::default();
+        let mut now = Instant::now();
+        for _ in 0..100 {
+            now += 5 * MS;
+            assert!(!pace.rest_after(now, 2));
+        }
+        // A long pause after a steady load ends it.
+        for _ in 0..40 {
+            now += MS;
+            pace.rest_after(now, 5);
+        }
+        now += 1000 * MS;
+        assert!(!pace.rest_after(now, 5));
+    }
+}

@@ -1,0 +1,177 @@
+//! `sbe run` as a process: what it prints, how it ends, what signals do.
+#![allow(clippy::unwrap_used)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// A running `sbe`, ended when dropped.
+struct Sbe {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    file: PathBuf,
+    listener: String,
+}
+
+impl Sbe {
+    fn start(name: &str, drain_timeout: &str) -> Self {
+        let file = std::env::temp_dir().join(format!("sbe-run-{}-{name}.toml", std::process::id()));
+        std::fs::write(&file, configuration(drain_timeout)).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sbe"))
+            .args(["run", "--config", file.to_str().unwrap()])
+            .env_remove("RUST_LOG")
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut lines = Vec::new();
+        loop {
+            let mut line = String::new();
+            assert!(out.read_line(&mut line).unwrap() > 0, "ended after {lines:?}");
+            if line == "ready\n" {
+                break;
+            }
+            lines.push(line);
+        }
+        assert!(lines[0].starts_with("listening udp 127.0.0.1:"), "{lines:?}");
+        assert!(lines[0].ends_with(" realm=both\n"), "{lines:?}");
+        let listener = lines[0].split(' ').nth(2).unwrap().to_owned();
+        Self { child, out, file, listener }
+    }
+
+    fn signal(&self, signal: &str) {
+        let done = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        assert!(done.success());
+    }
+
+    /// Waits for the end; gives the exit status and what the log said.
+    fn end(mut self) -> (Option<i32>, String) {
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest, "", "nothing more on the standard output");
+        (self.child.wait().unwrap().code(), log)
+    }
+}
+
+impl Drop for Sbe {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+fn configuration(drain_timeout: &str) -> String {
+    format!(
+        "[node]\nname = \"edge.test\"\n[[listen]]\ntransport = \"udp\"\nbind = \"127.0.0.1:0\"\n\
+         [core]\nnext_hops = [\"sip:127.0.0.11:5999\"]\nsources = [\"127.0.0.11/32\"]\n\
+         [dns]\nservers = [\"127.0.0.1:9\"]\n[admin]\nbind = \"127.0.0.1:0\"\n\
+         [runtime]\nworkers = 2\ndrain_timeout = \"{drain_timeout}\"\n\
+         [[peer]]\nname = \"sp1\"\ndomains = [\"127.0.0.21\"]\nsources = [\"127.0.0.21/32\"]\n"
+    )
+}
+
+/// An INVITE to a peer that never answers; returns once the 100 has come.
+fn hanging_call(sbe: &Sbe) -> (UdpSocket, UdpSocket) {
+    let core = UdpSocket::bind("127.0.0.11:0").unwrap();
+    let peer = UdpSocket::bind("127.0.0.21:0").unwrap();
+    core.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let (from, to) = (core.local_addr().unwrap(), peer.local_addr().unwrap());
+    let invite = format!(
+        "INVITE sip:bob@{to} SIP/2.0\r\nVia: SIP/2.0/UDP {from};branch=z9hG4bK1;rport\r\nMax-Forwards: 70\r\n\
+         From: <sip:a@edge.test>;tag=1\r\nTo: <sip:bob@{to}>\r\nCall-ID: hanging@x\r\nCSeq: 1 INVITE\r\n\
+         Contact: <sip:a@{from}>\r\nContent-Length: 0\r\n\r\n"
+    );
+    core.send_to(invite.as_bytes(), &sbe.listener).unwrap();
+    let mut room = [0; 4096];
+    let (n, _) = core.recv_from(&mut room).unwrap();
+    assert!(room[..n].starts_with(b"SIP/2.0 100 "));
+    (core, peer)
+}
+
+#[test]
+fn an_idle_node_ends_with_0_on_either_signal() {
+    for signal in ["-TERM", "-INT"] {
+        let sbe = Sbe::start(&format!("idle{signal}"), "60s");
+        sbe.signal(signal);
+        let (status, log) = sbe.end();
+        assert_eq!(status, Some(0), "{log}");
+        assert!(log.contains("draining"), "{log}");
+    }
+}
+
+#[test]
+fn a_call_under_way_is_waited_for_until_drain_timeout() {
+    let sbe = Sbe::start("drain", "300ms");
+    let _sockets = hanging_call(&sbe);
+    sbe.signal("-TERM");
+    let (status, log) = sbe.end();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("drain_timeout"), "{log}");
+}
+
+#[test]
+fn a_second_signal_ends_a_draining_node_at_once() {
+    let sbe = Sbe::start("second", "10m");
+    let (core, _peer) = hanging_call(&sbe);
+    sbe.signal("-TERM");
+    // A new request is refused from then on; when it is, the first signal has been heard.
+    let options = format!(
+        "OPTIONS sip:bob@127.0.0.21 SIP/2.0\r\nVia: SIP/2.0/UDP {};branch=z9hG4bKNR;rport\r\nMax-Forwards: 70\r\n\
+         From: <sip:a@edge.test>;tag=2\r\nTo: <sip:bob@127.0.0.21>\r\nCall-ID: oNR@x\r\nCSeq: 1 OPTIONS\r\n\
+         Content-Length: 0\r\n\r\n",
+        core.local_addr().unwrap()
+    );
+    let mut room = [0; 4096];
+    for n in 0.. {
+        assert!(n < 1000, "it never drains");
+        core.send_to(options.replace("NR", &n.to_string()).as_bytes(), &sbe.listener).unwrap();
+        core.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+        if core.recv_from(&mut room).is_ok_and(|(n, _)| room[..n].starts_with(b"SIP/2.0 503 ")) {
+            break;
+        }
+    }
+    sbe.signal("-TERM");
+    let (status, log) = sbe.end();
+    assert_eq!(status, Some(0), "{log}");
+    assert!(log.contains("a second signal"), "{log}");
+}
+
+#[test]
+fn a_faulty_configuration_read_again_changes_nothing_and_its_errors_are_logged() {
+    let mut sbe = Sbe::start("hup", "60s");
+    std::fs::write(&sbe.file, configuration("60s") + "wrong_key = 1\n").unwrap();
+    sbe.signal("-HUP");
+    let mut log = BufReader::new(sbe.child.stderr.take().unwrap());
+    let mut lines = Vec::new();
+    while !lines.iter().any(|l: &String| l.contains("not taken over")) {
+        let mut line = String::new();
+        assert!(log.read_line(&mut line).unwrap() > 0, "{lines:?}");
+        lines.push(line);
+    }
+    assert!(lines.iter().any(|l| l.contains("-hup.toml:20:1: unknown key \"wrong_key\"")), "{lines:?}");
+    sbe.signal("-TERM");
+    let mut rest = String::new();
+    log.read_to_string(&mut rest).unwrap();
+    assert_eq!(sbe.child.wait().unwrap().code(), Some(0), "{rest}");
+}
+
+#[test]
+fn errors_of_the_configuration_end_with_2() {
+    for command in ["run", "check"] {
+        let out = Command::new(env!("CARGO_BIN_EXE_sbe"))
+            .args([command, "--config", "config/bad/syntax.toml"])
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .unwrap();
+        assert_eq!(out.status.code(), Some(2));
+        let text = String::from_utf8(out.stderr).unwrap();
+        assert!(text.starts_with("config/bad/syntax.toml:"), "{text}");
+        assert!(out.stdout.is_empty());
+    }
+}
