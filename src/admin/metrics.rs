@@ -280,7 +280,11 @@ fn sockets(text: &mut Text, counters: &Counters) {
             );
         }
     }
-    text.family("sbe_tls_handshakes_total", "counter", "TLS handshakes that succeeded; the others are in sbe_dropped_total.");
+    text.family(
+        "sbe_tls_handshakes_total",
+        "counter",
+        "TLS handshakes that succeeded; the others are in sbe_dropped_total.",
+    );
     for direction in Direction::ALL {
         text.sample(&[("direction", direction.label())], counters.handshakes(direction));
     }
@@ -303,7 +307,8 @@ fn sockets(text: &mut Text, counters: &Counters) {
 
 /// Seconds since 1970 in the manner of Prometheus: an alert compares with `time()`.
 fn certificates(text: &mut Text, node: &Node) {
-    let help = "When a certificate that we show expires, or the first of those sent with it, in seconds since 1970.";
+    let help =
+        "When a certificate that we show expires, or the first of those sent with it, in seconds since 1970.";
     text.family("sbe_certificate_expiry_seconds", "gauge", help);
     // Two peers may be shown the same.
     let files: BTreeMap<String, u64> = node

@@ -89,7 +89,13 @@ pub fn parse(text: &str, name: &str) -> Result<(Config, Vec<Warning>), Vec<Confi
 
 /// A complaint about a file's content found later, in the form and with the place of those found here: the value
 /// of `key` in the table `[table]`, or in the `[[table]]` of this name.
-pub fn complaint(path: &Path, table: (&str, Option<&str>), key: &str, what: String, remedy: String) -> ConfigError {
+pub fn complaint(
+    path: &Path,
+    table: (&str, Option<&str>),
+    key: &str,
+    what: String,
+    remedy: String,
+) -> ConfigError {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let (document, _) = DeTable::parse_recoverable(&text);
     let at = value_at(document.get_ref(), table, key).unwrap_or(0);

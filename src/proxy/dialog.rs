@@ -148,12 +148,9 @@ mod tests {
     #[test]
     fn a_token_comes_back_as_it_was_minted_in_any_case() {
         let (peer, core) = (Some("dest.example.com"), Some("core.example.net"));
-        for names in [
-            Names::default(),
-            Names { peer, core: None },
-            Names { peer: None, core },
-            Names { peer, core },
-        ] {
+        for names in
+            [Names::default(), Names { peer, core: None }, Names { peer: None, core }, Names { peer, core }]
+        {
             let token = mint(&SECRET, b"call@host", 0xdead_beef, names);
             assert_eq!(
                 verify(&SECRET, b"call@host", &token),
@@ -174,7 +171,8 @@ mod tests {
 
     #[test]
     fn another_call_another_secret_another_name_or_a_changed_octet_is_refused() {
-        let token = mint(&SECRET, b"call@host", 7, Names { peer: Some("a.example"), core: Some("b.example") });
+        let token =
+            mint(&SECRET, b"call@host", 7, Names { peer: Some("a.example"), core: Some("b.example") });
         assert_eq!(verify(&SECRET, b"other@host", &token), None);
         assert_eq!(verify(b"0123456789abcdeX", b"call@host", &token), None);
         for at in 0..token.len() {

@@ -208,7 +208,13 @@ fn single(party: Party, key: LocateKey, uri: Option<Bytes>, routing: Routing, ru
     let key = LocateKey { realm: realm_of(party), ..key };
     Plan {
         routing,
-        legs: smallvec![Leg { party, keys: smallvec![Arc::new(key)], uri, tls_name: None, sender_name: None }],
+        legs: smallvec![Leg {
+            party,
+            keys: smallvec![Arc::new(key)],
+            uri,
+            tls_name: None,
+            sender_name: None
+        }],
         listener: None,
         rule,
     }

@@ -14,8 +14,8 @@ use tokio::sync::{Notify, mpsc};
 use crate::config::{DomainPattern, Probe, Realm};
 use crate::flow::{Hop, Host, PeerId, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation, Outcome, Server};
-use crate::proxy::policy::locate_key;
 use crate::peering::Party;
+use crate::proxy::policy::locate_key;
 use crate::proxy::{PeerEntry, Policy, expectation};
 use crate::shard::Update;
 

@@ -38,7 +38,13 @@ impl Core {
         delivery
     }
 
-    pub(super) fn send_upstream(&mut self, now: Instant, handle: Handle, context: &mut Context, bytes: Bytes) {
+    pub(super) fn send_upstream(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        bytes: Bytes,
+    ) {
         let reliable = context.reply.transport.is_reliable();
         let token = reliable.then(|| self.token(handle, SendToken::SERVER - context.way));
         if reliable {

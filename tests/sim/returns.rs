@@ -150,7 +150,11 @@ fn a_sent_by_that_is_somebody_elses_is_not_followed() {
         let sent = begun(&mut rig, "BYE", sent_by);
         let ok = answered(&mut rig, &sent, 200);
         let outs = rig.fail(ok.token, CLOSED);
-        assert_eq!(lines(&outs), ["200 203.0.113.7:5060"], "{sent_by}: the address that it came from is its own");
+        assert_eq!(
+            lines(&outs),
+            ["200 203.0.113.7:5060"],
+            "{sent_by}: the address that it came from is its own"
+        );
         let outs = rig.fail(outs[0].token, REFUSED);
         assert_eq!(!outs.is_empty(), followed, "{sent_by}");
         assert_eq!(undeliverable(&rig), u64::from(!followed), "{sent_by}");
@@ -187,7 +191,9 @@ fn answers_that_come_while_the_servers_are_asked_for_go_there_too_and_the_last_o
 
 #[test]
 fn a_name_without_servers_loses_the_response_and_says_so() {
-    let mut rig = Rig::with("[[peer]]\nname = \"p3\"\ndomains = [\"nowhere.example\"]\nsources = [\"198.18.5.0/24\"]\n");
+    let mut rig = Rig::with(
+        "[[peer]]\nname = \"p3\"\ndomains = [\"nowhere.example\"]\nsources = [\"198.18.5.0/24\"]\n",
+    );
     let mut r = request("BYE", "SIP/2.0/TCP nowhere.example");
     r.from = "<sip:a@nowhere.example>;tag=1".into();
     let outs = rig.tcp("198.18.5.1:40000", 5, &r.bytes());
@@ -241,9 +247,7 @@ fn an_icmp_error_for_a_response_that_is_none_of_ours_is_dropped() {
 
 #[test]
 fn the_core_has_a_way_back_too() {
-    let mut rig = Rig::with(
-        "[[listen]]\ntransport = \"tcp\"\nbind = \"10.0.0.1:5060\"\nrealm = \"core\"\n",
-    );
+    let mut rig = Rig::with("[[listen]]\ntransport = \"tcp\"\nbind = \"10.0.0.1:5060\"\nrealm = \"core\"\n");
     rig.zone.srv("_sip._udp.switch.core.example", 1, 1, 5060, "s1.core.example");
     rig.zone.addr("s1.core.example", "10.0.7.7");
     let mut r = Request::new("INVITE", "sip:bob@p1.example", CORE, "u1", "call-1");

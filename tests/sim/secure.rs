@@ -66,7 +66,9 @@ fn request_of(outs: Vec<Out>) -> Out {
 
 /// A call of the core to the peer over TLS, up to its 200 with this Contact; gives INVITE and 200.
 fn core_calls(rig: &mut Rig, contact: &str) -> (Out, Out) {
-    let sent = request_of(rig.udp(CORE, &Request::new("INVITE", "sips:bob@p1.example", CORE, "u1", "call-1").bytes()));
+    let sent = request_of(
+        rig.udp(CORE, &Request::new("INVITE", "sips:bob@p1.example", CORE, "u1", "call-1").bytes()),
+    );
     let ok = reply(&sent.msg, 200, "t1", &[format!("Contact: <{contact}>")], b"");
     let outs = rig.tls(4, SERVER, 9, &["p1.example"], &ok);
     (sent, outs.into_iter().next().expect("the 200"))
@@ -124,7 +126,10 @@ fn a_peer_that_has_called_is_called_back_by_the_name_in_its_certificate() {
     assert_eq!(sent.line(), "INVITE 10.0.0.5:5060");
     // The core hangs up; the peer's Contact is an address.
     let routes: Vec<String> = sent.msg.values("record-route");
-    assert!(bracketed(&routes[1]).unwrap().starts_with("sip:sbe1.example.com;transport=tls;lr"), "{routes:?}");
+    assert!(
+        bracketed(&routes[1]).unwrap().starts_with("sip:sbe1.example.com;transport=tls;lr"),
+        "{routes:?}"
+    );
     let bye = in_dialog("BYE", "sip:alice@198.51.100.77:5061;transport=tls", "10.0.0.5:5060", routes);
     let sent = request_of(rig.udp("10.0.0.5:5060", &bye.bytes()));
     assert_eq!((sent.line(), sent.listener), (format!("BYE {SERVER}"), 4));
@@ -178,7 +183,10 @@ fn the_certificate_alone_decides_who_sent_it() {
         r.bytes()
     };
     // The name of a peer, from an address of another one.
-    assert_eq!(lines(&rig.tls(4, "203.0.113.9:4000", 1, &["p1.example"], &options("a"))), ["MESSAGE 10.0.0.5:5060"]);
+    assert_eq!(
+        lines(&rig.tls(4, "203.0.113.9:4000", 1, &["p1.example"], &options("a"))),
+        ["MESSAGE 10.0.0.5:5060"]
+    );
     // A name of nobody, from an address of a peer.
     let refused = rig.tls(4, "198.51.100.9:4000", 2, &["nobody.example"], &options("b"));
     assert_eq!(lines(&refused), ["403 198.51.100.9:4000"]);
@@ -258,7 +266,12 @@ fn a_response_on_a_new_tls_connection_goes_only_to_who_sent_the_request() {
         // Its certificate says who it is; SRV of the sent-by domain leads on.
         (&["p1.example"][..], "p1.example", Some(("p1.example", vec!["p1.example"])), true),
         // A sent-by in its certificate, though no name that is configured.
-        (&["p1.example", "b.example"], "b.example", Some(("b.example", vec!["p1.example", "b.example"])), true),
+        (
+            &["p1.example", "b.example"],
+            "b.example",
+            Some(("b.example", vec!["p1.example", "b.example"])),
+            true,
+        ),
         (&["p1.example"], "victim.example", Some(("victim.example", vec!["p1.example"])), false),
         (&["p1.example"], "198.51.100.9", Some(("p1.example", vec!["p1.example"])), false),
         // Without a certificate the name in its sent-by is all there is.

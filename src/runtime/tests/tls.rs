@@ -54,7 +54,8 @@ impl Secure {
 
     fn open(&self, local: Option<SocketAddr>) -> TcpStream {
         let to = self.world.addr(0);
-        let socket = socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None).unwrap();
+        let socket =
+            socket2::Socket::new(socket2::Domain::for_address(to), socket2::Type::STREAM, None).unwrap();
         if let Some(local) = local {
             socket.set_reuse_address(true).unwrap();
             socket.bind(&local.into()).unwrap();
@@ -67,7 +68,8 @@ impl Secure {
 }
 
 fn parts(pair: &Pair) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-    let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<_, _>>().unwrap();
+    let chain =
+        CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<_, _>>().unwrap();
     (chain, PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap())
 }
 
@@ -127,7 +129,11 @@ impl Server {
 }
 
 fn wanted(name: &str, peer: Option<u16>) -> TlsExpectation {
-    TlsExpectation { server_name: name.into(), accepted: Arc::from([name.to_owned()]), peer: peer.map(PeerId) }
+    TlsExpectation {
+        server_name: name.into(),
+        accepted: Arc::from([name.to_owned()]),
+        peer: peer.map(PeerId),
+    }
 }
 
 fn expect(stream: &mut impl Read, expected: &[u8]) {
@@ -239,7 +245,12 @@ fn a_connection_that_a_peer_opened_serves_requests_only_to_its_very_address_and_
 fn without_a_name_to_expect_nothing_is_sent_over_tls() {
     let node = Secure::start(ClientCertificates::Require, silent);
     let server = Server::new(&node.ca.named(&["DNS:a.example.test"]));
-    node.world.send(Hop { tls: None, ..server.hop(wanted("a", None)) }, &request(0, "x"), Some(token(1)), true);
+    node.world.send(
+        Hop { tls: None, ..server.hop(wanted("a", None)) },
+        &request(0, "x"),
+        Some(token(1)),
+        true,
+    );
     assert_eq!(node.world.record.failure(token(1)), SendFailure::Tls);
     assert!(server.is_quiet());
 }
@@ -261,7 +272,8 @@ fn a_slow_handshake_succeeds_and_holds_nobody_up() {
     let node = Secure::start(ClientCertificates::Request, answering);
     let pair = node.ca.named(&["DNS:a.example.test"]);
     let mut connection =
-        ClientConnection::new(client(&node.ca, Some(&pair)), ServerName::try_from("sbe.test").unwrap()).unwrap();
+        ClientConnection::new(client(&node.ca, Some(&pair)), ServerName::try_from("sbe.test").unwrap())
+            .unwrap();
     let mut slow = node.open(None);
     let mut hello = Vec::new();
     connection.write_tls(&mut hello).unwrap();
@@ -334,7 +346,8 @@ fn a_server_that_does_not_like_our_certificate_is_a_failed_attempt() {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(other.pem.as_bytes()).unwrap()).unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let verifier = rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+    let verifier =
+        rustls::server::WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
     let (chain, key) = parts(&node.ca.named(&["DNS:a.example.test"]));
     server.config = Arc::new(
         ServerConfig::builder_with_provider(provider)
@@ -351,7 +364,8 @@ fn a_server_that_does_not_like_our_certificate_is_a_failed_attempt() {
     // With TLS 1.3 our side of the handshake was over before the other end looked at our certificate.
     let conn = node.world.record.sent(token(1));
     node.world.record.closed(conn);
-    node.world.until("it is counted as a failed handshake", |h| h.counters().dropped(DropReason::Handshake) == 1);
+    node.world
+        .until("it is counted as a failed handshake", |h| h.counters().dropped(DropReason::Handshake) == 1);
 }
 
 #[test]

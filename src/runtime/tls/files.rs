@@ -111,9 +111,8 @@ fn pem_error(setting: &Setting, file: &Path, e: &pem::Error, remedy: &str) -> Fi
 fn certificates(setting: &Setting, file: &Path) -> Result<Vec<CertificateDer<'static>>, FileError> {
     let remedy = "it must hold PEM blocks \"-----BEGIN CERTIFICATE-----\"";
     let complaint = |e: &pem::Error| pem_error(setting, file, e, remedy);
-    let found: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(file)
-        .and_then(Iterator::collect)
-        .map_err(|e| complaint(&e))?;
+    let found: Vec<CertificateDer<'static>> =
+        CertificateDer::pem_file_iter(file).and_then(Iterator::collect).map_err(|e| complaint(&e))?;
     if found.is_empty() { Err(complaint(&pem::Error::NoItemsFound)) } else { Ok(found) }
 }
 
@@ -142,7 +141,12 @@ pub(super) fn own(
             format!("this key does not belong to the certificate in {}", chain_file.display()),
             "the first certificate there must be that of this key",
         ),
-        other => error(&key_setting, key_file, format!("the key cannot be used ({other})"), "use RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519"),
+        other => error(
+            &key_setting,
+            key_file,
+            format!("the key cannot be used ({other})"),
+            "use RSA of 2048 bits or more, ECDSA P-256 or P-384, or Ed25519",
+        ),
     })?;
     let first = presented.first().cloned();
     let Some(first) = first else {
@@ -173,9 +177,9 @@ fn intact(
     }
     let remedy = "put the node's certificate first, then each issuer's, and nothing else";
     let mut roots = RootCertStore::empty();
-    roots
-        .add(last.clone())
-        .map_err(|e| error(setting, file, format!("its last certificate is of no authority ({e})"), remedy))?;
+    roots.add(last.clone()).map_err(|e| {
+        error(setting, file, format!("its last certificate is of no authority ({e})"), remedy)
+    })?;
     // Whether it is valid today is another question: judge it at a time when its first certificate is.
     let day = Presented::read(first).map_or(0, |p| p.not_after);
     let day = UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(day).unwrap_or(0)));

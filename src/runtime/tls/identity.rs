@@ -92,7 +92,11 @@ impl Presented {
             [] => "nobody".to_owned(),
             names => list(names, "\""),
         };
-        if self.ignored.is_empty() { names } else { format!("{names}; not counted: {}", list(&self.ignored, "")) }
+        if self.ignored.is_empty() {
+            names
+        } else {
+            format!("{names}; not counted: {}", list(&self.ignored, ""))
+        }
     }
 }
 
@@ -125,9 +129,8 @@ fn domain(text: &str) -> Result<String, &'static str> {
     if name.parse::<IpAddr>().is_ok() {
         return Err("addresses don't count");
     }
-    let label = |l: &str| {
-        !l.is_empty() && l.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'))
-    };
+    let label =
+        |l: &str| !l.is_empty() && l.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
     if name.split('.').all(label) { Ok(name.to_ascii_lowercase()) } else { Err("no domain name") }
 }
 

@@ -207,7 +207,8 @@ impl Tls {
         })?;
         let verifier = Verifier::of_server(Arc::clone(&self.trust), wanted.clone());
         let shown = wanted.peer.and_then(|p| self.by_id.get(&p)).unwrap_or(&self.own.key);
-        let resolver: Arc<dyn ResolvesClientCert> = Arc::new(SingleCertAndKey::from(CertifiedKey::clone(shown)));
+        let resolver: Arc<dyn ResolvesClientCert> =
+            Arc::new(SingleCertAndKey::from(CertifiedKey::clone(shown)));
         let mut config = ClientConfig::builder_with_provider(Arc::clone(&self.provider))
             .with_safe_default_protocol_versions()
             .map_err(protocol)?
@@ -220,7 +221,9 @@ impl Tls {
         match verifier.take().identity {
             Some(identity) => Ok((TlsStream::Client(stream), identity)),
             // The library asks the verifier in every full handshake, and there are no others.
-            None => Err(Failure { cause: Cause::NoCertificate, words: "it showed no certificate".to_owned() }),
+            None => {
+                Err(Failure { cause: Cause::NoCertificate, words: "it showed no certificate".to_owned() })
+            }
         }
     }
 }
@@ -247,7 +250,8 @@ pub(super) fn validity(certificate: &Certificate, now: SystemTime) -> Option<Fil
     let renew = "renew it, peers will refuse it";
     let seconds = |t: SystemTime| t.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs());
     if now < certificate.not_before {
-        let what = format!("the certificate is valid only from {} on", words::date(seconds(certificate.not_before)));
+        let what =
+            format!("the certificate is valid only from {} on", words::date(seconds(certificate.not_before)));
         return Some(complain(Gravity::Unfit, what, "check the clock, or wait"));
     }
     match certificate.not_after.duration_since(now) {

@@ -9,7 +9,9 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
-use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, OtherError, SignatureScheme,
+};
 use rustls::{RootCertStore, pki_types};
 use webpki::{
     CertRevocationList, EndEntityCert, ExtendedKeyUsageValidator, KeyPurposeId, KeyPurposeIdIter,
@@ -182,7 +184,10 @@ fn why(error: webpki::Error, presented: &Presented, now: UnixTime) -> (Cause, St
         E::CertExpired { time, not_after } => {
             let words = if not_after.as_secs() == u64::try_from(presented.not_after).unwrap_or(0) {
                 let days = now.as_secs().saturating_sub(not_after.as_secs()) / 86_400;
-                format!("its certificate (for {names}) expired on {}, {days} days ago", date(not_after.as_secs()))
+                format!(
+                    "its certificate (for {names}) expired on {}, {days} days ago",
+                    date(not_after.as_secs())
+                )
             } else {
                 format!("an authority in its chain expired on {}", date(not_after.as_secs()))
             };

@@ -135,8 +135,7 @@ pub(super) fn one_of(names: &[String]) -> String {
         [] => "nobody, as no name is configured".to_owned(),
         [only] => format!("\"{only}\""),
         several => {
-            let mut text: Vec<String> =
-                several.iter().take(MOST_NAMES).map(|n| format!("\"{n}\"")).collect();
+            let mut text: Vec<String> = several.iter().take(MOST_NAMES).map(|n| format!("\"{n}\"")).collect();
             if several.len() > MOST_NAMES {
                 text.push("…".to_owned());
             }
@@ -217,7 +216,11 @@ mod tests {
         let told = (0..100_000).filter(|n| log.take(from(*n), Cause::NotTls, now).is_some()).count();
         assert_eq!(told, MOST);
         assert_eq!(log.told.lock().map(|t| t.len()).unwrap_or(0), MOST);
-        assert_eq!(log.take(from(7_000_000), Cause::NotTls, now + REPEAT), Some(0), "a minute later there is room");
+        assert_eq!(
+            log.take(from(7_000_000), Cause::NotTls, now + REPEAT),
+            Some(0),
+            "a minute later there is room"
+        );
     }
 
     #[test]

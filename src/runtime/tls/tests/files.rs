@@ -42,7 +42,9 @@ fn every_file_that_cannot_serve_is_named_with_its_setting_and_what_to_do() {
 
 #[test]
 fn a_file_without_the_right_kind_of_block_is_no_file_for_it() {
-    for (name, text) in [("empty.pem", ""), ("text.pem", "hello"), ("half.pem", "-----BEGIN CERTIFICATE-----\nMII")] {
+    for (name, text) in
+        [("empty.pem", ""), ("text.pem", "hello"), ("half.pem", "-----BEGIN CERTIFICATE-----\nMII")]
+    {
         let mut node = Node::new(ClientCertificates::Require);
         let path = node.directory.write(name, text);
         let crl = node.directory.write("crl.pem", text);

@@ -182,9 +182,14 @@ async fn what_was_expected_and_what_was_shown_stands_in_the_words() {
         "its certificate names nobody; not counted: CN=dest.example.test (the common name doesn't count), \
          and must name \"dest.example.test\""
     );
-    let expired = words(Ask { names: &["DNS:a.test"], years: (2020, 2021), ..Ask::default() }, &node.ca).await;
-    assert!(expired.starts_with("its certificate (for \"a.test\") expired on Jan  1 00:00:00 2021"), "{expired}");
-    let unknown = words(Ask { names: &["DNS:a.test"], ..Ask::default() }, &Authority::new("Unknown CA")).await;
+    let expired =
+        words(Ask { names: &["DNS:a.test"], years: (2020, 2021), ..Ask::default() }, &node.ca).await;
+    assert!(
+        expired.starts_with("its certificate (for \"a.test\") expired on Jan  1 00:00:00 2021"),
+        "{expired}"
+    );
+    let unknown =
+        words(Ask { names: &["DNS:a.test"], ..Ask::default() }, &Authority::new("Unknown CA")).await;
     assert!(unknown.contains("[tls] trust") && unknown.contains("CN=Unknown CA"), "{unknown}");
 }
 
@@ -213,7 +218,9 @@ async fn the_name_asked_for_is_sent_and_decides_which_certificate_is_shown() {
     let trust = path_of(&node, "ca.pem");
     *far.section() = section(files, &trust, ClientCertificates::Require);
     let far = far.load();
-    for (peer, shown) in [(Some(PeerId(0)), "edge.sp2.test"), (Some(PeerId(1)), "sbe.test"), (None, "sbe.test")] {
+    for (peer, shown) in
+        [(Some(PeerId(0)), "edge.sp2.test"), (Some(PeerId(1)), "sbe.test"), (None, "sbe.test")]
+    {
         let (one, other) = tokio::io::duplex(64 * 1024);
         let expectation = TlsExpectation { peer, ..wanted(DEST, &[DEST]) };
         let (ours, theirs) = tokio::join!(tls.connect(one, &expectation), far.accept(other));

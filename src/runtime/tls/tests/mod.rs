@@ -44,7 +44,8 @@ impl Node {
 
 /// Certificates and key of a pair as the library takes them.
 fn parts(pair: &Pair) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-    let chain = CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<_, _>>().unwrap();
+    let chain =
+        CertificateDer::pem_slice_iter(pair.certificate.as_bytes()).collect::<Result<_, _>>().unwrap();
     (chain, PrivateKeyDer::from_pem_slice(pair.key.as_bytes()).unwrap())
 }
 
@@ -82,7 +83,11 @@ fn wanted(name: &str, accepted: &[&str]) -> TlsExpectation {
 }
 
 /// We connect to somebody who shows `pair`; also whether an octet of ours would have been heard.
-async fn outgoing(tls: &Tls, pair: &Pair, wanted: &TlsExpectation) -> (Result<Arc<TlsIdentity>, Failure>, usize) {
+async fn outgoing(
+    tls: &Tls,
+    pair: &Pair,
+    wanted: &TlsExpectation,
+) -> (Result<Arc<TlsIdentity>, Failure>, usize) {
     let (near, far) = tokio::io::duplex(64 * 1024);
     let acceptor = server(pair);
     let heard = async move {
