@@ -13,7 +13,7 @@ use crate::peering::Party;
 use crate::transaction::{
     BranchParts, ClientInvite, ClientNonInvite, ServerInvite, ServerKey, ServerNonInvite,
 };
-use crate::wire::Method;
+use crate::wire::{Index, Message, Method};
 
 use super::decision::Record;
 use super::reply::ReplyPath;
@@ -131,6 +131,8 @@ pub struct Routing {
     pub last_is_uri: bool,
     /// The next hop is a strict router: its URI becomes the Request-URI, the old one the last Route.
     pub next_is_strict: bool,
+    /// Route values there are.
+    pub routes: usize,
     /// Replacement of the Request-URI for all legs; `None`: as it is.
     pub uri: Option<Bytes>,
 }
@@ -189,6 +191,8 @@ pub enum Pass {
 pub struct Live {
     /// The request as it came.
     pub request: Bytes,
+    /// Its index.
+    pub index: Arc<Index>,
     /// Source address and port, for received and rport.
     pub source: SocketAddr,
     /// The decision.
@@ -217,6 +221,13 @@ pub struct Live {
     pub seed: u64,
     /// The record being written.
     pub record: Option<Box<Record>>,
+}
+
+impl Live {
+    /// The request as it came, with its index.
+    pub fn message(&self) -> Message<'_> {
+        Message::new(&self.request, &self.index)
+    }
 }
 
 /// A response context.

@@ -64,11 +64,6 @@ pub fn forward(msg: &Message<'_>, f: &Forward<'_>) -> Vec<u8> {
 /// Request-URI and Route rows (§16.4, §16.6 step 6).
 fn request_line(edit: &mut Edit<'_>, msg: &Message<'_>, f: &Forward<'_>, uri: &[u8]) {
     let routing = f.routing;
-    let count = if routing.own_routes > 0 || routing.last_is_uri || routing.next_is_strict {
-        msg.routes().count()
-    } else {
-        0
-    };
     let strict =
         routing.next_is_strict.then(|| msg.routes().nth(routing.own_routes)).flatten().and_then(Result::ok);
     if let Some(next) = &strict {
@@ -79,9 +74,13 @@ fn request_line(edit: &mut Edit<'_>, msg: &Message<'_>, f: &Forward<'_>, uri: &[
     } else if uri != msg.uri() {
         edit.replace(msg.uri_range(), uri);
     }
-    if count > 0 {
-        let first = routing.own_routes + usize::from(strict.is_some());
-        let last = count - usize::from(routing.last_is_uri);
+    let first = routing.own_routes + usize::from(strict.is_some());
+    let last = routing.routes.saturating_sub(usize::from(routing.last_is_uri));
+    if first >= last {
+        for field in msg.headers(Name::Route) {
+            edit.remove(field.row);
+        }
+    } else if first > 0 || last < routing.routes {
         retain_values(edit, Name::Route, |n| n >= first && n < last);
     }
 }

@@ -29,6 +29,8 @@ pub enum Decision {
     Refuse(Reject),
 }
 
+const BAD_URI: Reject = Reject::new(400, "Bad Request-URI", "bad_uri");
+
 const FORBIDDEN: Reject = Reject::new(403, "Forbidden", "no_transit");
 
 /// The realm that a party is reached from.
@@ -52,16 +54,21 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     let mut routing = Routing::default();
     // §16.4: with a maddr of ours the URI was addressed to us as an outbound proxy. The parameter goes,
     // and with it the port and transport that brought the request here.
-    let stripped = without_own_maddr(policy, msg.uri());
-    if let Some(text) = &stripped {
-        routing.uri = Some(Bytes::copy_from_slice(text));
-    }
-    let mut request_uri = uri_of(stripped.as_deref().unwrap_or(msg.uri()))?;
-    let mut routes: SmallVec<[UriRef<'_>; 4]> = SmallVec::new();
+    let received = msg.request_uri().ok_or(BAD_URI)?;
+    let stripped = without_own_maddr(policy, &received);
+    let mut request_uri = match &stripped {
+        Some(text) => {
+            routing.uri = Some(Bytes::copy_from_slice(text));
+            UriRef::parse(text).map_err(|_| BAD_URI)?
+        }
+        None => received,
+    };
+    let mut routes: SmallVec<[UriRef<'_>; 2]> = SmallVec::new();
     for route in msg.routes() {
         let route = route.map_err(|_| Reject::new(400, "Bad Route", "bad_route"))?;
         routes.push(route.uri);
     }
+    routing.routes = routes.len();
     // §16.4: a strict router has put our Record-Route into the Request-URI; the real one is the last Route.
     let mut own = OwnRoutes::default();
     if request_uri.param(b"lr").is_some() && is_own(policy, &request_uri) {
@@ -72,16 +79,15 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
             request_uri = last;
         }
     }
-    while let Some(first) = routes.first()
+    while let Some(first) = routes.get(routing.own_routes)
         && is_own(policy, first)
     {
         own.see(policy, msg, first);
         routing.own_routes += 1;
-        routes.remove(0);
     }
     // §16.6 step 7: with a SIPS Request-URI every next hop is one, whatever its own URI says.
     let sips = request_uri.scheme == Scheme::Sips;
-    let next = routes.first();
+    let next = routes.get(routing.own_routes);
     if let Some(next) = next {
         routing.next_is_strict = next.param(b"lr").is_none();
     }
@@ -326,10 +332,10 @@ fn allowed_maddr(policy: &Policy, uri: &UriRef<'_>, from: Party) -> Result<(), R
 
 /// The Request-URI without a `maddr` that names this element, its port and its transport (§16.4);
 /// `None` if it has no such `maddr`.
-fn without_own_maddr(policy: &Policy, bytes: &[u8]) -> Option<Vec<u8>> {
-    let uri = UriRef::parse(bytes).ok()?;
+fn without_own_maddr(policy: &Policy, uri: &UriRef<'_>) -> Option<Vec<u8>> {
+    let bytes = uri.bytes;
     let maddr = uri.maddr()?.ok()?;
-    if !policy.domains.is_own(&maddr, port_of(&uri)) {
+    if !policy.domains.is_own(&maddr, port_of(uri)) {
         return None;
     }
     let end = uri.host_port_range.end;
@@ -349,10 +355,6 @@ fn without_own_maddr(policy: &Policy, bytes: &[u8]) -> Option<Vec<u8>> {
         out.extend_from_slice(headers);
     }
     Some(out)
-}
-
-fn uri_of(bytes: &[u8]) -> Result<UriRef<'_>, Reject> {
-    UriRef::parse(bytes).map_err(|_| Reject::new(400, "Bad Request-URI", "bad_uri"))
 }
 
 /// RFC 3263 §4: what to locate for a URI, as if it were a SIPS URI where `sips` says so.

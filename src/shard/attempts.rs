@@ -93,8 +93,7 @@ impl Core {
         else {
             return false;
         };
-        let Ok(index) = Index::parse(&live.request, &policy.limits, Framing::Datagram) else { return false };
-        let msg = Message::new(&live.request, &index);
+        let msg = live.message();
         let branch = Branch::mint(self.id, handle.slot, handle.generation, random, live.loop_hash);
         let strip = match context.party {
             Party::Core => policy.config.core.strip_headers.as_slice(),

@@ -1,6 +1,7 @@
 //! Answers to the upstream side: carrying out what server transactions want, answers made here, the end of a context.
 
 use std::mem;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use crate::proxy::decision::Rule;
 use crate::proxy::{Context, Kind, Reject, Server};
 use crate::transaction::{Action, Delivery, Timer, TimerConfig};
 use crate::wire::build::ResponseOptions;
-use crate::wire::{Framing, Index, Message, Method, build};
+use crate::wire::{Message, Method, build};
 
 use super::calls::expiry;
 use super::{Core, Event, Handle, Output, Send, SendToken, TimerKey, Who};
@@ -105,8 +106,7 @@ impl Core {
     /// The late 100 of RFC 4320 §4.1.
     fn late_trying(&mut self, now: Instant, handle: Handle, context: &mut Context) {
         let Some(live) = &context.live else { return };
-        let request = live.request.clone();
-        let Ok(index) = Index::parse(&request, &self.policy.limits, Framing::Datagram) else { return };
+        let (request, index) = (live.request.clone(), Arc::clone(&live.index));
         self.trying(now, handle, context, &Message::new(&request, &index));
     }
 
@@ -157,12 +157,9 @@ impl Core {
         context: &mut Context,
         reject: &Reject,
     ) {
-        let Some(request) = context.live.as_ref().map(|l| l.request.clone()) else { return };
-        match Index::parse(&request, &self.policy.limits, Framing::Datagram) {
-            Ok(index) => self.reject(now, handle, context, &Message::new(&request, &index), reject),
-            // It was parsed when it came; with limits made smaller since, it goes without an answer.
-            Err(_) => self.give_up(now, handle, context),
-        }
+        let Some(live) = context.live.as_ref() else { return };
+        let (request, index) = (live.request.clone(), Arc::clone(&live.index));
+        self.reject(now, handle, context, &Message::new(&request, &index), reject);
     }
 
     /// Sends the final response upstream and lets go of what was needed to find it.
