@@ -71,7 +71,7 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     routing.routes = routes.len();
     // §16.4: a strict router has put our Record-Route into the Request-URI; the real one is the last Route.
     let mut own = OwnRoutes::default();
-    if request_uri.param(b"lr").is_some() && is_own(policy, &request_uri) {
+    if request_uri.is_loose() && is_own(policy, &request_uri) {
         own.see(policy, msg, &request_uri);
         if let Some(last) = routes.pop() {
             routing.last_is_uri = true;
@@ -87,7 +87,7 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     }
     let next = routes.get(routing.own_routes);
     if let Some(next) = next {
-        routing.next_is_strict = next.param(b"lr").is_none();
+        routing.next_is_strict = !next.is_loose();
     }
     if own.seen {
         return in_dialog(policy, from, &own, next.unwrap_or(&request_uri), routing).map(Some);
