@@ -330,7 +330,7 @@ fn target(uri: &UriRef<'_>) -> Result<LocateKey, Reject> {
         sips: uri.scheme == Scheme::Sips,
         host: uri.host.to_host(),
         port: uri.port,
-        transport: uri.param(b"transport").map(|v| TransportParam::from_token(v.unwrap_or_default())),
+        transport: uri.transport().map(|t| t.map_or(TransportParam::Other, TransportParam::Known)),
         maddr,
     };
     target_of(&parts, Realm::Both).map_err(|e| {

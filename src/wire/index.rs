@@ -401,8 +401,15 @@ fn tidy_row(bytes: &[u8], pos: usize) -> Option<RawRow> {
     if name_len == 0 || value_at > text_end || bytes.get(value_at - 1) != Some(&b':') {
         return None;
     }
-    let value = trim(bytes, value_at..text_end);
-    Some(RawRow { name, name_len, value, end: text_end + 2, line_ends: 1, well_formed: true })
+    // Of white space, only blanks are left.
+    let (mut start, mut end) = (value_at, text_end);
+    while start < end && bytes.get(start) == Some(&b' ') {
+        start += 1;
+    }
+    while start < end && bytes.get(end - 1) == Some(&b' ') {
+        end -= 1;
+    }
+    Some(RawRow { name, name_len, value: start..end, end: text_end + 2, line_ends: 1, well_formed: true })
 }
 
 #[inline(always)]

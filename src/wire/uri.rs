@@ -60,30 +60,55 @@ pub struct UriRef<'a> {
     pub headers: Option<&'a [u8]>,
     /// Host and port within `bytes`; empty for `tel:` and opaque URIs.
     pub host_port_range: Range<usize>,
-    noted: Noted,
+    noted: Noted<&'a [u8]>,
 }
 
-/// Which of the parameters that routing asks for are there.
+/// The parameters that routing asks for: the first of each name, with its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Noted {
+struct Noted<T> {
     lr: bool,
-    transport: bool,
-    maddr: bool,
+    /// Empty without a value.
+    transport: Option<T>,
+    /// Empty without a value.
+    maddr: Option<T>,
 }
 
-impl Noted {
+impl Noted<Span> {
+    /// From parameters without white space and quotes, which begin with a semicolon.
     fn read(bytes: &[u8], params: Range<usize>) -> Self {
         let mut noted = Noted::default();
-        for p in Params::plain(bytes, params) {
-            match p.name.len() {
-                2 => noted.lr |= same(p.name, b"lr"),
-                9 => noted.transport |= same(p.name, b"transport"),
-                5 => noted.maddr |= same(p.name, b"maddr"),
+        let mut at = params.start;
+        while at < params.end {
+            let next = find_octet(bytes, at + 1..params.end, b';').unwrap_or(params.end);
+            let param = sub(bytes, at + 1..next);
+            match param.first().map(|b| b | 0x20) {
+                Some(b'l') => noted.lr |= value_of(param, b"lr").is_some(),
+                Some(b't') => note(&mut noted.transport, value_of(param, b"transport"), next),
+                Some(b'm') => note(&mut noted.maddr, value_of(param, b"maddr"), next),
                 _ => {}
             }
+            at = next;
         }
         noted
     }
+}
+
+/// Keeps the place of a value of `len` octets that ends at `end`, if it is the first.
+fn note(place: &mut Option<Span>, len: Option<usize>, end: usize) {
+    if let Some(len) = len {
+        place.get_or_insert((end - len..end).into());
+    }
+}
+
+/// The length of the value of a parameter, if this is its name: 0 without one.
+fn value_of(param: &[u8], name: &[u8]) -> Option<usize> {
+    let (head, tail) = param.split_at_checked(name.len())?;
+    let value = match tail {
+        [] => tail,
+        [b'=', value @ ..] => value,
+        _ => return None,
+    };
+    same(head, name).then_some(value.len())
 }
 
 /// True without white space, controls, quotes and angle brackets.
@@ -109,7 +134,7 @@ pub(crate) struct UriSpans {
     port: Option<u16>,
     params: Span,
     headers: Option<Span>,
-    noted: Noted,
+    noted: Noted<Span>,
 }
 
 impl UriSpans {
@@ -224,7 +249,11 @@ impl UriSpans {
             params: part(self.params),
             headers: self.headers.map(part),
             host_port_range: host_port.start.saturating_sub(start)..host_port.end.saturating_sub(start),
-            noted: self.noted,
+            noted: Noted {
+                lr: self.noted.lr,
+                transport: self.noted.transport.map(part),
+                maddr: self.noted.maddr.map(part),
+            },
         }
     }
 }
@@ -264,27 +293,27 @@ impl<'a> UriRef<'a> {
 
     /// The first parameter of this name (lower case): `Some(None)` if it has no value.
     pub fn param(&self, name: &[u8]) -> Option<Option<&'a [u8]>> {
-        if self.params.is_empty() {
-            return None;
+        let (params, mut at) = (self.params, 0);
+        while at < params.len() {
+            let next = find_octet(params, at + 1..params.len(), b';').unwrap_or(params.len());
+            let param = sub(params, at + 1..next);
+            if let Some(len) = value_of(param, name) {
+                return Some(param.get(param.len() - len..).filter(|_| param.len() > name.len()));
+            }
+            at = next;
         }
-        self.parameters().get(name)
+        None
     }
 
     /// `transport`: the one it names, or its octets if that is not one of ours.
     pub fn transport(&self) -> Option<Result<Transport, &'a [u8]>> {
-        if !self.noted.transport {
-            return None;
-        }
-        let value = self.param(b"transport")?.unwrap_or_default();
+        let value = self.noted.transport?;
         Some(Transport::from_token(value).ok_or(value))
     }
 
     /// `maddr`: where to send instead of the host.
     pub fn maddr(&self) -> Option<Result<HostRef<'a>, UriFault>> {
-        if !self.noted.maddr {
-            return None;
-        }
-        let value = self.param(b"maddr")?.unwrap_or_default();
+        let value = self.noted.maddr?;
         Some(HostRef::parse(value).filter(HostRef::is_sound).ok_or(UriFault::Host))
     }
 
