@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::flow::Transport;
 use crate::transaction::Branch;
 use crate::wire::{
     Edit, Message, Method, Name, ensure_content_length, retain_values, set_max_forwards, stamp_via,
@@ -31,8 +32,8 @@ pub struct Forward<'a> {
     pub secret: &'a [u8; 16],
     /// Peer of the dialog, for the token.
     pub peer_tag: u32,
-    /// Name that the hop's TLS server proves.
-    pub tls_name: Option<&'a str>,
+    /// Whom both sides have proved to be, for the token.
+    pub names: dialog::Names<'a>,
     /// Header names to be removed, in lower case.
     pub strip: &'a [String],
 }
@@ -93,10 +94,12 @@ const fn records_route(method: Method) -> bool {
 /// Rule 7: one value, or two where the listeners differ (RFC 5658), the one that the callee's side
 /// uses on top.
 fn record_route(edit: &mut Edit<'_>, msg: &Message<'_>, f: &Forward<'_>, at: usize) {
-    let token = dialog::mint(f.secret, msg.call_id(), f.peer_tag, f.tls_name);
+    let token = dialog::mint(f.secret, msg.call_id(), f.peer_tag, f.names);
     let mut value = |listener: &Listener| {
         // §16.6 step 4: a SIPS URI for a request that is under SIPS; the transport parameter stays, for rule 8.
-        let scheme: &[u8] = if msg.uri().get(..5).is_some_and(|s| s.eq_ignore_ascii_case(b"sips:")) {
+        // A side that sent or gets it without TLS couldn't reach us by such a URI.
+        let under_sips = msg.uri().get(..5).is_some_and(|s| s.eq_ignore_ascii_case(b"sips:"));
+        let scheme: &[u8] = if under_sips && listener.transport == Transport::Tls {
             b"Record-Route: <sips:"
         } else {
             b"Record-Route: <sip:"

@@ -24,7 +24,11 @@ impl Shard {
     pub(super) fn on_located(&mut self, now: Instant, ticket: Ticket, result: Arc<Located>) {
         let (slot, generation, index) = SendToken(ticket.0).parts();
         let Some((handle, mut context)) = self.slots.take_short(slot, generation) else { return };
-        self.core.located(now, handle, &mut context, usize::from(index), result);
+        if index == SendToken::SERVER {
+            self.core.way_located(now, handle, &mut context, result);
+        } else {
+            self.core.located(now, handle, &mut context, usize::from(index), result);
+        }
         self.settle(handle, context);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -26,7 +26,7 @@ impl Core {
         let mut delivery = None;
         for action in mem::take(&mut self.fx.actions) {
             match action {
-                Action::Send(bytes) => self.send_upstream(handle, context, bytes),
+                Action::Send(bytes) => self.send_upstream(now, handle, context, bytes),
                 Action::Arm(timer, after) => {
                     self.timers.arm(now, after, TimerKey { handle, who: Who::Server, timer });
                 }
@@ -39,8 +39,21 @@ impl Core {
         delivery
     }
 
-    fn send_upstream(&mut self, handle: Handle, context: &Context, bytes: Bytes) {
-        let token = context.reply.transport.is_reliable().then(|| self.token(handle, SendToken::SERVER));
+    pub(super) fn send_upstream(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        bytes: Bytes,
+    ) {
+        let reliable = context.reply.transport.is_reliable();
+        let token = reliable.then(|| self.token(handle, SendToken::SERVER - context.way));
+        if reliable {
+            context.last = Some(bytes.clone());
+            if context.answered && context.held_until.is_none() {
+                self.hold(now, handle, context, Duration::ZERO);
+            }
+        }
         self.outputs.push_back(Output::Send(Send { hop: context.reply.hop(), bytes, token, request: false }));
     }
 
@@ -60,7 +73,7 @@ impl Core {
             // an INVITE goes up all the same (RFC 3261 §16.7 step 5).
             let late = context.kind == Kind::Invite && (200..300).contains(&status);
             if late {
-                self.send_upstream(handle, context, bytes);
+                self.send_upstream(now, handle, context, bytes);
             }
             return late;
         }

@@ -15,6 +15,7 @@ pub mod overload;
 mod probe;
 mod requests;
 mod responses;
+mod returns;
 mod shed;
 mod slots;
 mod stats;
@@ -57,6 +58,8 @@ enum Who {
     Cancel(u8),
     /// The context's own.
     Context,
+    /// That of a response on its way.
+    Return,
     /// The shard's own: sweeping.
     Sweep,
 }
@@ -385,7 +388,7 @@ impl Core {
 }
 
 impl SendToken {
-    /// `who` of the token for responses.
+    /// `who` of the token for responses; less the number of the way they go, which is below 8.
     const SERVER: u8 = 255;
 
     /// The shard it belongs to.

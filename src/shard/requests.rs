@@ -57,10 +57,15 @@ impl Shard {
         self.core.stats.retransmissions_in += 1;
         // It may have come over a new connection: the answer goes where the sender is now (RFC 3261 §17.2.4).
         context.reply = reply;
+        context.way = (context.way + 1) & 7;
         match &mut context.server {
             Server::Invite(m) => m.on_retransmission(&mut self.core.fx),
             Server::NonInvite(m) => m.on_retransmission(&mut self.core.fx),
-            Server::Gone => {}
+            Server::Gone => {
+                if let Some(last) = context.last.clone() {
+                    self.core.send_upstream(now, handle, &mut context, last);
+                }
+            }
         }
         self.core.apply_server(now, handle, &mut context);
         self.settle(handle, context);
@@ -255,7 +260,8 @@ impl Core {
                 to: origin.remote,
                 conn: origin.conn,
                 fallback: origin.remote,
-                fell_back: true,
+                identity: None,
+                detour: None,
             };
             let reject = Reject::new(fault.status, fault.reason, fault.label);
             return self.respond_stateless(&reply, origin.remote, msg, &reject);
@@ -353,6 +359,12 @@ impl Core {
                 record,
             })),
             probe: None,
+            last: None,
+            way: 0,
+            ways_tried: 0,
+            sent_by: None,
+            servers: None,
+            held_until: None,
         })
     }
 
@@ -490,12 +502,13 @@ fn reply_path(origin: &Origin, via: &ViaRef<'_>) -> ReplyPath {
         to,
         conn: origin.conn,
         fallback,
-        fell_back: false,
+        detour: None,
+        identity: origin.identity.clone(),
     }
 }
 
 /// The host of a sent-by as octets: a name, or for an address what stands there.
-fn sent_by_host<'a>(via: &ViaRef<'a>) -> &'a [u8] {
+pub(super) fn sent_by_host<'a>(via: &ViaRef<'a>) -> &'a [u8] {
     match via.host {
         HostRef::Name(name) => name,
         HostRef::Addr(_) => via.sent_by,
