@@ -56,7 +56,11 @@ impl Transport {
 
     /// From a `transport` parameter or a Via token, in any case.
     pub fn from_token(token: &[u8]) -> Option<Self> {
-        Self::ALL.into_iter().find(|t| token.eq_ignore_ascii_case(t.param().as_bytes()))
+        // In the two usual spellings first: a comparison without case looks at each octet.
+        Self::ALL
+            .into_iter()
+            .find(|t| token == t.via_token().as_bytes() || token == t.param().as_bytes())
+            .or_else(|| Self::ALL.into_iter().find(|t| token.eq_ignore_ascii_case(t.param().as_bytes())))
     }
 }
 

@@ -71,7 +71,7 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     routing.routes = routes.len();
     // §16.4: a strict router has put our Record-Route into the Request-URI; the real one is the last Route.
     let mut own = OwnRoutes::default();
-    if request_uri.param(b"lr").is_some() && is_own(policy, &request_uri) {
+    if request_uri.is_loose() && is_own(policy, &request_uri) {
         own.see(policy, msg, &request_uri);
         if let Some(last) = routes.pop() {
             routing.last_is_uri = true;
@@ -89,7 +89,7 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     let sips = request_uri.scheme == Scheme::Sips;
     let next = routes.get(routing.own_routes);
     if let Some(next) = next {
-        routing.next_is_strict = next.param(b"lr").is_none();
+        routing.next_is_strict = !next.is_loose();
     }
     // A Route of ours and nothing behind it, in no dialog: we are the sender's outbound proxy, and rule 3
     // decides as if the Route had not been there.
@@ -374,7 +374,7 @@ fn target(uri: &UriRef<'_>, sips: bool) -> Result<LocateKey, Reject> {
         sips: sips || uri.scheme == Scheme::Sips,
         host: uri.host.to_host(),
         port: uri.port,
-        transport: uri.param(b"transport").map(|v| TransportParam::from_token(v.unwrap_or_default())),
+        transport: uri.transport().map(|t| t.map_or(TransportParam::Other, TransportParam::Known)),
         maddr,
     };
     target_of(&parts, Realm::Both).map_err(|e| {

@@ -68,15 +68,18 @@ impl Core {
     ) -> bool {
         let reliable = context.reply.transport.is_reliable();
         let timers = self.server_timers();
-        let sent = match &mut context.server {
-            Server::Invite(m) => m.respond(status, bytes.clone(), reliable, &timers, &mut self.fx),
-            Server::NonInvite(m) => m.respond(status, bytes.clone(), reliable, &timers, &mut self.fx),
+        if matches!(context.server, Server::Gone) {
             // The server transaction is over, but a client transaction of it still lives: a 2xx to
             // an INVITE goes up all the same (RFC 3261 §16.7 step 5).
-            Server::Gone if context.kind == Kind::Invite && (200..300).contains(&status) => {
+            let late = context.kind == Kind::Invite && (200..300).contains(&status);
+            if late {
                 self.send_upstream(now, handle, context, bytes);
-                return true;
             }
+            return late;
+        }
+        let sent = match &mut context.server {
+            Server::Invite(m) => m.respond(status, bytes, reliable, &timers, &mut self.fx),
+            Server::NonInvite(m) => m.respond(status, bytes, reliable, &timers, &mut self.fx),
             Server::Gone => false,
         };
         if sent {

@@ -1,11 +1,14 @@
 //! What a proxy has to find sound before it touches a message (RFC 3261 §16.3 step 1, §8.1.1,
 //! §18.3; RFC 4475).
 
+use std::ops::Range;
+
 use super::Limits;
 use super::fault::Fault;
 use super::index::{Framing, Index, Span};
 use super::name::{Method, Name};
 use super::name_addr::{AddrFault, NameAddrRef};
+use super::octets::{find, find_octet};
 use super::scan::{Cursor, Values, is_lws, is_token, number, same, sub};
 use super::uri::{Scheme, UriSpans, octets_are_sound};
 use super::via::ViaSpans;
@@ -59,6 +62,10 @@ fn vias(index: &mut Index, bytes: &[u8]) {
         return;
     };
     let response = index.status != 0;
+    if let Some(kept) = plain_vias(index, bytes, at) {
+        index.vias = kept;
+        return;
+    }
     let mut kept = [None; 2];
     let mut seen = 0;
     let mut sound = true;
@@ -91,6 +98,20 @@ fn vias(index: &mut Index, bytes: &[u8]) {
     }
 }
 
+/// The Vias to be kept, where those to be checked are written in the usual way, one to a row: the
+/// topmost, and that of the row below it in a response. `None`: look closer.
+fn plain_vias(index: &Index, bytes: &[u8], at: usize) -> Option<[Option<ViaSpans>; 2]> {
+    let row = index.rows.get(at)?;
+    let top = ViaSpans::parse_plain_row(bytes, row.value.range(), row.row)?;
+    let below = if index.status != 0 && index.repeated(Name::Via) {
+        let row = index.rows.iter().skip(at + 1).find(|r| r.name == Name::Via)?;
+        Some(ViaSpans::parse_plain_row(bytes, row.value.range(), row.row)?)
+    } else {
+        None
+    };
+    Some([Some(top), below])
+}
+
 fn dialog_fields(index: &mut Index, bytes: &[u8]) {
     match single(index, Name::To, Fault::NO_TO, Fault::TWO_TO).map(|v| address(bytes, v)) {
         Ok(Ok(tag)) => index.to_tag = tag,
@@ -112,6 +133,9 @@ fn single(index: &Index, name: Name, missing: Fault, repeated: Fault) -> Result<
 
 /// Where the tag of a To or From is; the URI in it is for end points to judge.
 fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
+    if let Some(tag) = plain_address(bytes, value.range()) {
+        return Ok(tag);
+    }
     let addr = NameAddrRef::parse(bytes, value.range())?;
     let mut tag = None;
     if addr.params.is_empty() {
@@ -126,6 +150,32 @@ fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
         tag = Some(Span::from(end.saturating_sub(len)..end));
     }
     Ok(tag.unwrap_or_default())
+}
+
+/// The tag of an address written in the usual way: perhaps a display name, which holds no
+/// backslash if it is quoted; a URI in brackets; no parameter, or a tag alone. `None`: look closer.
+fn plain_address(bytes: &[u8], value: Range<usize>) -> Option<Span> {
+    let mut at = value.start;
+    if bytes.get(at) == Some(&b'"') {
+        let quote = find(bytes, at + 1..value.end, |b| (b == b'"') | (b == b'\\'))?;
+        at = quote + 1 + usize::from(bytes.get(quote + 1) == Some(&b' '));
+        if bytes.get(quote) != Some(&b'"') {
+            return None;
+        }
+    }
+    let blank = bytes.get(at + 1).is_none_or(|&b| is_lws(b) || b == b'>');
+    if blank || at >= value.end || bytes.get(at) != Some(&b'<') {
+        return None;
+    }
+    let after = find_octet(bytes, at..value.end, b'>')? + 1;
+    if after == value.end {
+        return Some(Span::default());
+    }
+    let tag = after + 5;
+    let sole = bytes.get(after..tag)? == b";tag="
+        && tag < value.end
+        && find(bytes, tag..value.end, |b| (b <= b' ') | (b == b';') | (b == b'"')).is_none();
+    sole.then(|| (tag..value.end).into())
 }
 
 fn call_id(index: &mut Index, bytes: &[u8]) {
@@ -179,14 +229,14 @@ fn max_forwards(index: &mut Index, bytes: &[u8]) {
 }
 
 fn request_uri(index: &mut Index, bytes: &[u8]) {
-    let uri = sub(bytes, index.uri.range());
-    match UriSpans::parse(uri) {
+    let range = index.uri.range();
+    match UriSpans::parse(bytes, range.clone()) {
         Ok(parts) => {
             index.uri_parts = Some(parts);
-            let view = parts.view(uri);
+            let view = parts.view(bytes);
             if view.headers.is_some() {
                 index.blame(Fault::URI_HEADERS);
-            } else if matches!(view.scheme, Scheme::Other(_)) && !octets_are_sound(uri) {
+            } else if matches!(view.scheme, Scheme::Other(_)) && !octets_are_sound(bytes, range) {
                 // Whatever the scheme: white space makes the start line ambiguous, brackets are no
                 // part of a URI.
                 index.blame(Fault::BAD_URI);

@@ -389,7 +389,7 @@ fn ends_line(bytes: &[u8], at: usize) -> bool {
 
 /// Reads a row on one line, with no control octet in it but its CRLF: by far the most. `None`: look
 /// closer, with [`raw_row`].
-#[inline]
+#[inline(always)]
 fn tidy_row(bytes: &[u8], pos: usize) -> Option<RawRow> {
     let text_end = find_control(bytes, pos..bytes.len())?;
     let folds = matches!(bytes.get(text_end + 2), Some(b' ' | b'\t'));
@@ -401,20 +401,24 @@ fn tidy_row(bytes: &[u8], pos: usize) -> Option<RawRow> {
     if name_len == 0 || value_at > text_end || bytes.get(value_at - 1) != Some(&b':') {
         return None;
     }
-    let value = trim(bytes, value_at..text_end);
-    Some(RawRow { name, name_len, value, end: text_end + 2, line_ends: 1, well_formed: true })
+    // Of white space, only blanks are left.
+    let (mut start, mut end) = (value_at, text_end);
+    while start < end && bytes.get(start) == Some(&b' ') {
+        start += 1;
+    }
+    while start < end && bytes.get(end - 1) == Some(&b' ') {
+        end -= 1;
+    }
+    Some(RawRow { name, name_len, value: start..end, end: text_end + 2, line_ends: 1, well_formed: true })
 }
 
+#[inline(always)]
 /// The token at `pos`, its length, and where the colon should be from there: past the blanks.
 fn name_and_colon(bytes: &[u8], pos: usize) -> (Name, usize, usize) {
-    // The usual case, without a look at each octet: a known name up to the first colon.
-    if let Some(colon) = find_octet(bytes, pos..pos + 16, b':') {
-        let name = Name::of(sub(bytes, pos..colon));
-        if name != Name::Other {
-            return (name, colon - pos, colon - pos);
-        }
-    }
     let rest = bytes.get(pos..).unwrap_or_default();
+    if let Some((name, len)) = Name::usual(rest) {
+        return (name, len, len);
+    }
     let len = rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len());
     let blanks = rest.iter().skip(len).take_while(|&&b| matches!(b, b' ' | b'\t')).count();
     (Name::of(sub(rest, 0..len)), len, len + blanks)

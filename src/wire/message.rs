@@ -91,7 +91,7 @@ impl<'a> Message<'a> {
 
     /// The Request-URI taken apart, if it can be.
     pub fn request_uri(&self) -> Option<UriRef<'a>> {
-        self.index.uri_parts.as_ref().map(|parts| parts.view(self.uri()))
+        self.index.uri_parts.as_ref().map(|parts| parts.view(self.bytes))
     }
 
     /// The status code; 0 for requests.
@@ -334,7 +334,7 @@ impl<'a> Iterator for RouteValues<'a> {
                     if !addr.bracketed {
                         return Err(AddrFault::NoBrackets);
                     }
-                    let uri = UriRef::parse(addr.uri)?;
+                    let uri = UriRef::parse_in(bytes, addr.uri_range.clone())?;
                     Ok(RouteValue {
                         addr,
                         uri,

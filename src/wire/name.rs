@@ -82,6 +82,29 @@ impl Name {
         }
     }
 
+    /// The name that a row begins with, where it is one of the most frequent, spelt as the RFCs
+    /// spell it and followed by its colon; with the name's length.
+    pub(crate) fn usual(row: &[u8]) -> Option<(Name, usize)> {
+        fn is<const N: usize>(row: &[u8], text: &[u8; N], name: Name) -> Option<(Name, usize)> {
+            row.starts_with(text).then_some((name, N - 1))
+        }
+        match (row.first()?, row.get(3)?) {
+            (b'V', b':') => is(row, b"Via:", Name::Via),
+            (b'F', _) => is(row, b"From:", Name::From),
+            (b'T', _) => is(row, b"To:", Name::To),
+            (b'C', b'l') => is(row, b"Call-ID:", Name::CallId),
+            (b'C', b'q') => is(row, b"CSeq:", Name::CSeq),
+            (b'C', b't') => is(row, b"Contact:", Name::Contact)
+                .or_else(|| is(row, b"Content-Length:", Name::ContentLength))
+                .or_else(|| is(row, b"Content-Type:", Name::ContentType)),
+            (b'M', b'-') => is(row, b"Max-Forwards:", Name::MaxForwards),
+            (b'R', b't') => is(row, b"Route:", Name::Route),
+            (b'R', b'o') => is(row, b"Record-Route:", Name::RecordRoute),
+            (b'S', b'p') => is(row, b"Supported:", Name::Supported),
+            _ => None,
+        }
+    }
+
     /// The long form as the RFCs spell it; empty for [`Name::Other`].
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -7,15 +7,20 @@ use std::ops::Range;
 
 const BLOCK: usize = 16;
 
-/// The first hit of a block.
+/// Whether a block holds any hit.
 #[inline(always)]
-fn first_hit(octets: &[u8; BLOCK], hit: impl Fn(u8) -> bool) -> Option<usize> {
+fn any_hit(octets: &[u8; BLOCK], hit: impl Fn(u8) -> bool) -> bool {
+    octets.iter().fold(false, |any, octet| any | hit(*octet))
+}
+
+/// The first hit of a block that holds one.
+#[inline(always)]
+fn first_hit(octets: &[u8; BLOCK], hit: impl Fn(u8) -> bool) -> usize {
     let mut marks = [0u8; BLOCK];
     for (mark, octet) in marks.iter_mut().zip(octets) {
         *mark = if hit(*octet) { 0xff } else { 0 };
     }
-    let marks = u128::from_le_bytes(marks);
-    (marks != 0).then(|| (marks.trailing_zeros() / 8) as usize)
+    (u128::from_le_bytes(marks).trailing_zeros() / 8) as usize
 }
 
 /// The first hit in `bytes[range]`; the end may lie beyond the octets. `hit` should not branch.
@@ -27,9 +32,9 @@ pub(super) fn find(bytes: &[u8], range: Range<usize>, hit: impl Fn(u8) -> bool) 
         let Some(block) = bytes.get(at..)?.first_chunk() else {
             return bytes.get(at..end)?.iter().position(|&b| hit(b)).map(|n| at + n);
         };
-        if let Some(place) = first_hit(block, &hit) {
+        if any_hit(block, &hit) {
             // A block may reach beyond the range.
-            return (at + place < end).then_some(at + place);
+            return Some(at + first_hit(block, &hit)).filter(|&place| place < end);
         }
         at += BLOCK;
     }

@@ -246,6 +246,11 @@ impl<'a> Params<'a> {
         Params { cursor, plain }
     }
 
+    /// Over a range known to hold neither white space nor quotes.
+    pub(crate) fn plain(bytes: &'a [u8], range: Range<usize>) -> Self {
+        Params { cursor: Cursor::new(bytes, range), plain: true }
+    }
+
     /// The first of this name: `Some(None)` if it has no value. The name in lower case.
     pub fn get(self, name: &[u8]) -> Option<Option<&'a [u8]>> {
         self.into_iter().find(|p| same(p.name, name)).map(|p| p.value)

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::host::{HostRef, port};
 use super::index::Span;
 use super::octets::{find, find_octet};
-use super::scan::{Cursor, Params, sub};
+use super::scan::{Cursor, Params, same, sub};
 use crate::flow::Transport;
 
 /// Scheme of a URI; without case.
@@ -60,16 +60,66 @@ pub struct UriRef<'a> {
     pub headers: Option<&'a [u8]>,
     /// Host and port within `bytes`; empty for `tel:` and opaque URIs.
     pub host_port_range: Range<usize>,
+    noted: Noted<&'a [u8]>,
+}
+
+/// The parameters that routing asks for: the first of each name, with its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Noted<T> {
+    lr: bool,
+    /// Empty without a value.
+    transport: Option<T>,
+    /// Empty without a value.
+    maddr: Option<T>,
+}
+
+impl Noted<Span> {
+    /// From parameters without white space and quotes, which begin with a semicolon.
+    fn read(bytes: &[u8], params: Range<usize>) -> Self {
+        let mut noted = Noted::default();
+        let mut at = params.start;
+        while at < params.end {
+            let next = find_octet(bytes, at + 1..params.end, b';').unwrap_or(params.end);
+            let param = sub(bytes, at + 1..next);
+            match param.first().map(|b| b | 0x20) {
+                Some(b'l') => noted.lr |= value_of(param, b"lr").is_some(),
+                Some(b't') => note(&mut noted.transport, value_of(param, b"transport"), next),
+                Some(b'm') => note(&mut noted.maddr, value_of(param, b"maddr"), next),
+                _ => {}
+            }
+            at = next;
+        }
+        noted
+    }
+}
+
+/// Keeps the place of a value of `len` octets that ends at `end`, if it is the first.
+fn note(place: &mut Option<Span>, len: Option<usize>, end: usize) {
+    if let Some(len) = len {
+        place.get_or_insert((end - len..end).into());
+    }
+}
+
+/// The length of the value of a parameter, if this is its name: 0 without one.
+fn value_of(param: &[u8], name: &[u8]) -> Option<usize> {
+    let (head, tail) = param.split_at_checked(name.len())?;
+    let value = match tail {
+        [] => tail,
+        [b'=', value @ ..] => value,
+        _ => return None,
+    };
+    same(head, name).then_some(value.len())
 }
 
 /// True without white space, controls, quotes and angle brackets.
-pub(crate) fn octets_are_sound(uri: &[u8]) -> bool {
-    find(uri, 0..uri.len(), |b| (b <= b' ') | (b == 0x7f) | (b == b'<') | (b == b'>') | (b == b'"')).is_none()
+pub(crate) fn octets_are_sound(bytes: &[u8], uri: Range<usize>) -> bool {
+    find(bytes, uri, |b| (b <= b' ') | (b == 0x7f) | (b == b'<') | (b == b'>') | (b == b'"')).is_none()
 }
 
-/// A URI by its places, which count from its start: to be kept without the octets.
+/// A URI by its places in a message: to be kept without the octets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UriSpans {
+    whole: Span,
     /// Where the scheme ends.
     colon: u32,
     /// `None`: a scheme of no interest here.
@@ -84,20 +134,21 @@ pub(crate) struct UriSpans {
     port: Option<u16>,
     params: Span,
     headers: Option<Span>,
+    noted: Noted<Span>,
 }
 
 impl UriSpans {
-    /// Takes a URI apart; see [`UriRef::parse`].
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, UriFault> {
-        let (scheme, colon) = if bytes.starts_with(b"sip:") {
-            (Some(Scheme::Sip), 3)
+    /// Takes the URI that fills `bytes[range]` apart; see [`UriRef::parse`].
+    pub(crate) fn parse(bytes: &[u8], range: Range<usize>) -> Result<Self, UriFault> {
+        let (scheme, colon) = if sub(bytes, range.clone()).starts_with(b"sip:") {
+            (Some(Scheme::Sip), range.start + 3)
         } else {
-            let colon = find_octet(bytes, 0..bytes.len(), b':').ok_or(UriFault::Scheme)?;
-            (scheme_of(sub(bytes, 0..colon))?, colon)
+            let colon = find_octet(bytes, range.clone(), b':').ok_or(UriFault::Scheme)?;
+            (scheme_of(sub(bytes, range.start..colon))?, colon)
         };
-        let at = colon + 1;
-        let none = Span::from(at..at);
+        let none = Span::from(colon + 1..colon + 1);
         let mut uri = UriSpans {
+            whole: range.clone().into(),
             colon: Span::from(colon..colon).start,
             scheme,
             user: None,
@@ -108,33 +159,35 @@ impl UriSpans {
             port: None,
             params: none,
             headers: None,
+            noted: Noted::default(),
         };
         if scheme.is_none() {
             return Ok(uri);
         }
-        if !octets_are_sound(bytes) {
+        if !octets_are_sound(bytes, range.clone()) {
             return Err(UriFault::Octet);
         }
         if scheme == Some(Scheme::Tel) {
-            uri.read_tel(bytes, at)?;
+            uri.read_tel(bytes, colon + 1..range.end)?;
         } else {
-            uri.read_sip(bytes, at)?;
+            uri.read_sip(bytes, colon + 1..range.end)?;
         }
         Ok(uri)
     }
 
-    fn read_tel(&mut self, bytes: &[u8], at: usize) -> Result<(), UriFault> {
-        let end = find_octet(bytes, at..bytes.len(), b';').unwrap_or(bytes.len());
-        if end == at {
+    fn read_tel(&mut self, bytes: &[u8], rest: Range<usize>) -> Result<(), UriFault> {
+        let end = find_octet(bytes, rest.clone(), b';').unwrap_or(rest.end);
+        if end == rest.start {
             return Err(UriFault::User);
         }
-        self.user = Some((at..end).into());
-        self.params = (end..bytes.len()).into();
+        self.user = Some((rest.start..end).into());
+        self.params = (end..rest.end).into();
+        self.noted = Noted::read(bytes, end..rest.end);
         Ok(())
     }
 
-    fn read_sip(&mut self, bytes: &[u8], at: usize) -> Result<(), UriFault> {
-        let end = bytes.len();
+    fn read_sip(&mut self, bytes: &[u8], rest: Range<usize>) -> Result<(), UriFault> {
+        let (at, end) = (rest.start, rest.end);
         // `@` is allowed nowhere else unescaped, while the user part may hold ; ? / and more:
         // so it comes first.
         let mut host_at = at;
@@ -162,15 +215,21 @@ impl UriSpans {
         if rest == end {
             return Ok(());
         }
-        if find_octet(bytes, rest..end, b'@').is_some() {
-            return Err(UriFault::User);
-        }
-        if let Some(n) = find_octet(bytes, rest..end, b'?') {
-            self.params = (rest..n).into();
+        let mut params_end = end;
+        if let Some(n) = find(bytes, rest..end, |b| (b == b'?') | (b == b'@')) {
+            if find_octet(bytes, n..end, b'@').is_some() {
+                return Err(UriFault::User);
+            }
+            params_end = n;
             self.headers = Some((n + 1..end).into());
         }
-        match sub(bytes, self.params.range()).first() {
-            None | Some(b';') => Ok(()),
+        self.params = (rest..params_end).into();
+        match sub(bytes, rest..params_end).first() {
+            None => Ok(()),
+            Some(b';') => {
+                self.noted = Noted::read(bytes, rest..params_end);
+                Ok(())
+            }
             Some(b':') => Err(UriFault::Port),
             Some(_) => Err(UriFault::Trailing),
         }
@@ -179,16 +238,22 @@ impl UriSpans {
     /// With the octets that it was read from.
     pub(crate) fn view<'a>(&self, bytes: &'a [u8]) -> UriRef<'a> {
         let part = |span: Span| sub(bytes, span.range());
+        let (start, host_port) = (self.whole.range().start, self.host_port.range());
         UriRef {
-            bytes,
-            scheme: self.scheme.unwrap_or(Scheme::Other(sub(bytes, 0..self.colon as usize))),
+            bytes: part(self.whole),
+            scheme: self.scheme.unwrap_or(Scheme::Other(sub(bytes, start..self.colon as usize))),
             user: self.user.map(part),
             password: self.password.map(part),
             host: self.addr.map_or(HostRef::Name(part(self.name)), HostRef::Addr),
             port: self.port,
             params: part(self.params),
             headers: self.headers.map(part),
-            host_port_range: self.host_port.range(),
+            host_port_range: host_port.start.saturating_sub(start)..host_port.end.saturating_sub(start),
+            noted: Noted {
+                lr: self.noted.lr,
+                transport: self.noted.transport.map(part),
+                maddr: self.noted.maddr.map(part),
+            },
         }
     }
 }
@@ -207,7 +272,12 @@ fn scheme_of(word: &[u8]) -> Result<Option<Scheme<'static>>, UriFault> {
 impl<'a> UriRef<'a> {
     /// Takes a URI apart. An unknown scheme is no error: the rest stays opaque.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, UriFault> {
-        UriSpans::parse(bytes).map(|spans| spans.view(bytes))
+        Self::parse_in(bytes, 0..bytes.len())
+    }
+
+    /// Takes the URI that fills `bytes[range]` apart.
+    pub(crate) fn parse_in(bytes: &'a [u8], range: Range<usize>) -> Result<Self, UriFault> {
+        UriSpans::parse(bytes, range).map(|spans| spans.view(bytes))
     }
 
     /// True for `sip:` and `sips:`.
@@ -217,28 +287,38 @@ impl<'a> UriRef<'a> {
 
     /// Its parameters in order.
     pub fn parameters(&self) -> Params<'a> {
-        Params::new(self.params, 0..self.params.len())
+        // White space and quotes were refused.
+        Params::plain(self.params, 0..self.params.len())
     }
 
     /// The first parameter of this name (lower case): `Some(None)` if it has no value.
     pub fn param(&self, name: &[u8]) -> Option<Option<&'a [u8]>> {
-        self.parameters().get(name)
+        let (params, mut at) = (self.params, 0);
+        while at < params.len() {
+            let next = find_octet(params, at + 1..params.len(), b';').unwrap_or(params.len());
+            let param = sub(params, at + 1..next);
+            if let Some(len) = value_of(param, name) {
+                return Some(param.get(param.len() - len..).filter(|_| param.len() > name.len()));
+            }
+            at = next;
+        }
+        None
     }
 
     /// `transport`: the one it names, or its octets if that is not one of ours.
     pub fn transport(&self) -> Option<Result<Transport, &'a [u8]>> {
-        let value = self.param(b"transport")?.unwrap_or_default();
+        let value = self.noted.transport?;
         Some(Transport::from_token(value).ok_or(value))
     }
 
     /// `maddr`: where to send instead of the host.
     pub fn maddr(&self) -> Option<Result<HostRef<'a>, UriFault>> {
-        let value = self.param(b"maddr")?.unwrap_or_default();
+        let value = self.noted.maddr?;
         Some(HostRef::parse(value).filter(HostRef::is_sound).ok_or(UriFault::Host))
     }
 
     /// Whether it asks for loose routing (RFC 3261 §19.1.1 `lr`).
     pub fn is_loose(&self) -> bool {
-        self.param(b"lr").is_some()
+        self.noted.lr
     }
 }

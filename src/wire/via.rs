@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::host::{HostRef, bare_addr, port};
 use super::index::Span;
-use super::octets::{find_octet, is_plain};
+use super::octets::find;
 use super::scan::{Cursor, Params, is_lws, is_token, quoted_len, same, sub};
 
 /// One Via value.
@@ -114,6 +114,45 @@ impl ViaSpans {
         })
     }
 
+    /// Reads a row that holds one value, written without a blank but the one before the sent-by, and
+    /// without quotes. `None`: any other row.
+    pub(crate) fn parse_plain_row(bytes: &[u8], value: Range<usize>, row: Span) -> Option<Self> {
+        let mut c = Cursor::new(bytes, value.clone());
+        if !c.rest().starts_with(b"SIP/2.0/") {
+            return None;
+        }
+        let transport = value.start + 8..value.start + 8 + token_len(bytes, value.start + 8..value.end);
+        c.pos = transport.end + 1;
+        if transport.is_empty() || bytes.get(transport.end) != Some(&b' ') {
+            return None;
+        }
+        let sent_by_at = c.pos;
+        let host = HostRef::read(&mut c)?;
+        let host_end = Span::from(c.pos..c.pos).start;
+        let mut via_port = None;
+        if c.eat(b':') {
+            via_port = Some(port(c.take_while(|b| b.is_ascii_digit()))?);
+        }
+        let sent_by = sent_by_at..c.pos;
+        let params = c.pos..value.end;
+        let mut noted = Noted::default();
+        if !noted.read_plain(bytes, params.clone()) {
+            return None;
+        }
+        Some(Self {
+            transport: transport.into(),
+            addr: host.addr(),
+            host_end,
+            port: via_port,
+            sent_by: sent_by.into(),
+            params: params.into(),
+            value: value.into(),
+            row,
+            sole: true,
+            noted,
+        })
+    }
+
     /// With the octets that it was read from.
     pub(crate) fn view<'a>(&self, bytes: &'a [u8]) -> ViaRef<'a> {
         let sent_by = self.sent_by.range();
@@ -141,10 +180,6 @@ impl Noted {
     /// loose quotes in it.
     fn read(bytes: &[u8], params: Range<usize>) -> Option<Self> {
         let mut noted = Noted::default();
-        if is_plain(bytes, params.clone()) {
-            // Without blanks and quotes there is nothing to find fault with in a value.
-            return noted.read_plain(bytes, params).then_some(noted);
-        }
         for p in Params::new(bytes, params) {
             if p.name.is_empty() || !p.name.iter().all(|&b| is_token(b)) {
                 return None;
@@ -162,25 +197,26 @@ impl Noted {
         Some(noted)
     }
 
-    /// Parameters that semicolons and equals signs alone divide; false if one is not sound.
+    /// Checks parameters that semicolons and equals signs alone divide. False if there is more to
+    /// them, or one is not sound.
     fn read_plain(&mut self, bytes: &[u8], params: Range<usize>) -> bool {
         let end = params.end.min(bytes.len());
         let mut at = params.start;
         while at < end {
-            // At a semicolon: the first one is there, and values end at one.
             let start = at + 1;
-            let rest = sub(bytes, start..end);
-            let name = sub(rest, 0..rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len()));
-            at = start + name.len();
-            let has_value = rest.get(name.len()) == Some(&b'=');
-            let from = at + usize::from(has_value);
-            if has_value {
-                at = find_octet(bytes, from..end, b';').unwrap_or(end);
-            }
-            if name.is_empty() || (at < end && bytes.get(at) != Some(&b';')) {
+            let name_end = start + token_len(bytes, start..end);
+            if bytes.get(at) != Some(&b';') || name_end == start {
                 return false;
             }
-            self.note(bytes, name, has_value, from..at);
+            let has_value = name_end < end && bytes.get(name_end) == Some(&b'=');
+            let from = name_end + usize::from(has_value);
+            at = from;
+            if has_value {
+                // A comma begins another Via; blanks and quotes are looked at more closely.
+                let stop = |b| (b <= b' ') | (b == b';') | (b == b'"') | (b == b',');
+                at = find(bytes, from..end, stop).unwrap_or(end);
+            }
+            self.note(bytes, sub(bytes, start..name_end), has_value, from..at);
         }
         true
     }
@@ -198,6 +234,12 @@ impl Noted {
             _ => {}
         }
     }
+}
+
+/// Length of the token at the start of a range.
+fn token_len(bytes: &[u8], range: Range<usize>) -> usize {
+    let rest = sub(bytes, range);
+    rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len())
 }
 
 impl<'a> ViaRef<'a> {
