@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use crate::config::{self, Config, ConfigError, Warning};
+use crate::runtime::secret::{self, SecretError};
 use crate::runtime::tls::{Gravity, Setting, Tls};
 
 use super::{WRONG, print};
@@ -12,7 +13,7 @@ use super::{WRONG, print};
 pub fn check(named: Option<&Path>) -> u8 {
     match load(named) {
         Ok((path, config)) => {
-            let unfit = certificates(&path, &config);
+            let unfit = certificates(&path, &config) + secret_file(&path, &config);
             if unfit > 0 {
                 return WRONG;
             }
@@ -31,6 +32,21 @@ pub fn check(named: Option<&Path>) -> u8 {
             }
             WRONG
         }
+    }
+}
+
+/// Reads the secret of the dialog tokens as the node will; one that cannot be read has had its warning already.
+fn secret_file(path: &Path, config: &Config) -> usize {
+    let Some(file) = &config.sip.dialog_secret_file else { return 0 };
+    match secret::read(file) {
+        Err(error @ SecretError::Short { .. }) => {
+            let remedy = "a longer one, say from `openssl rand -hex 32`".to_owned();
+            let error =
+                config::complaint(path, ("sip", None), "dialog_secret_file", error.to_string(), remedy);
+            eprintln!("{error}");
+            1
+        }
+        Ok(_) | Err(SecretError::Read { .. }) => 0,
     }
 }
 

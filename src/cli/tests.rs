@@ -94,6 +94,26 @@ fn a_faulty_configuration_ends_with_2_and_each_error_has_its_place() {
 }
 
 #[test]
+fn certificates_that_do_not_fit_the_node_end_with_2() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    // The example's certificates lie in certs/, where tests run.
+    assert_eq!(check::check(Some(&root.join("config/direct-peering.toml"))), 0);
+    let text = std::fs::read_to_string(root.join("config/direct-peering.toml")).unwrap();
+    for (what, instead) in [
+        ("certs/sbe.key", "certs/core.key"),
+        ("certs/sbe.pem", "README.md"),
+        ("advertise = \"sbe1.example.com\"", "advertise = \"other.example.com\""),
+    ] {
+        assert!(text.contains(what), "{what}");
+        let file = std::env::temp_dir().join(format!("sbe-cli-{}-check.toml", std::process::id()));
+        std::fs::write(&file, text.replace(what, instead)).unwrap();
+        let status = check::check(Some(&file));
+        std::fs::remove_file(&file).unwrap();
+        assert_eq!(status, WRONG, "{what} -> {instead}");
+    }
+}
+
+#[test]
 fn nobody_listening_is_told_apart_from_a_wrong_url() {
     // A port that was ours a moment ago and is closed now.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

@@ -160,6 +160,21 @@ impl Resolution {
             .collect()
     }
 
+    /// Open address questions that the location can do without by now: every SRV question is
+    /// settled, and addresses of another server are known.
+    pub fn spare(&self) -> SmallVec<[Question; 4]> {
+        let is_address = |a: &&Asked| matches!(a.question.kind, RecordKind::A | RecordKind::Aaaa);
+        let open = |a: &&Asked| matches!(a.reply, Reply::Open);
+        let known = self
+            .asked
+            .iter()
+            .any(|a| is_address(&a) && matches!(a.reply, Reply::Answered(Answer::Records(_), _)));
+        if !known || self.asked.iter().any(|a| open(&a) && !is_address(&a)) {
+            return SmallVec::new();
+        }
+        self.asked.iter().filter(open).map(|a| a.question.clone()).collect()
+    }
+
     /// Goes on without the answer to one question.
     pub fn give_up(&mut self, question: &Question) {
         self.settle(question, Reply::GivenUp(StepOutcome::NotWaitedFor));

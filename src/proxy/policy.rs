@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHashMap;
+use smallvec::SmallVec;
 
 use crate::config::{Config, DomainPattern, Listen, NextHop, Peer, Realm};
 use crate::flow::{Host, ListenerId, Origin, PeerId, TlsIdentity, Transport};
@@ -226,7 +227,10 @@ impl Policy {
     }
 
     /// Peers for a number, best first, and the prefix that chose them; `None`: no rule fits (rule 3).
+    /// In a telephone number visual separators do not count (RFC 3966 §3).
     pub fn route_by_number(&self, user: &[u8]) -> Option<(&str, &[PeerId])> {
+        let number = digits_of(user);
+        let user = number.as_deref().unwrap_or(user);
         self.routes
             .iter()
             .find(|(prefix, _)| user.starts_with(prefix.as_bytes()))
@@ -291,6 +295,16 @@ impl Policy {
             .map_or(&self.config.sip.failover_codes, |p| &p.failover_codes)
             .contains(&status)
     }
+}
+
+/// A telephone number without its visual separators; `None` for what has none, or is no number.
+fn digits_of(user: &[u8]) -> Option<SmallVec<[u8; 32]>> {
+    let number = user.split(|b| *b == b';').next().unwrap_or_default();
+    let separator = |b: &u8| matches!(b, b'-' | b'.' | b'(' | b')');
+    let digits = number.strip_prefix(b"+").unwrap_or(number);
+    let is_number = digits.iter().all(|b| b.is_ascii_digit() || separator(b));
+    (is_number && digits.iter().any(separator))
+        .then(|| number.iter().copied().filter(|b| !separator(b)).collect())
 }
 
 /// True if a listener of realm `listener` serves `realm`.

@@ -91,7 +91,10 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     if let Some(next) = next {
         routing.next_is_strict = !next.is_loose();
     }
-    if own.seen {
+    // A Route of ours and nothing behind it, in no dialog: we are the sender's outbound proxy, and rule 3
+    // decides as if the Route had not been there.
+    let outbound = own.remembered.is_none() && next.is_none() && msg.to_tag().is_none();
+    if own.seen && !outbound {
         return in_dialog(policy, from, &own, next.unwrap_or(&request_uri), sips, routing).map(Some);
     }
     out_of_dialog(policy, from, msg, &request_uri, next, routing)

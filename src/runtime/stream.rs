@@ -18,7 +18,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-use crate::flow::{Origin, SendFailure};
+use crate::flow::{Origin, SendFailure, Transport};
+use crate::shard::io::SendToken;
 use crate::wire::{Event, StreamFramer};
 
 use super::counters::{Counters, DropReason};
@@ -37,6 +38,10 @@ const READS_PER_TURN: usize = 4;
 /// thrown away, since closing over unread octets resets the connection and can destroy the last
 /// answer on its way.
 const LINGER: Duration = Duration::from_secs(1);
+/// Between looks whether the other end is still there after it has closed its side.
+const CONFIRM: Duration = Duration::from_millis(5);
+/// Responses remembered after they were written.
+const REMEMBERED: usize = 16;
 /// What answers a ping (RFC 5626 §4.4.1).
 const PONG: &[u8] = b"\r\n";
 
@@ -47,6 +52,9 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + 'static {
     fn refusal(&self, _error: &io::Error) -> Option<Failure> {
         None
     }
+
+    /// Octets that the other end's system has not acknowledged, and whether the connection has failed.
+    fn fate(&self) -> (usize, bool);
 
     /// Makes closing it throw away what is still to be sent: a reader that is too slow would
     /// otherwise keep the kernel's buffers for many minutes.
@@ -66,6 +74,11 @@ impl Stream for TcpStream {
     fn queued(&self) -> usize {
         sys::queued(self.as_fd())
     }
+
+    fn fate(&self) -> (usize, bool) {
+        let failed = self.take_error().map_or(true, |e| e.is_some());
+        (sys::unacknowledged(self.as_fd()), failed)
+    }
 }
 
 impl Stream for TlsStream<TcpStream> {
@@ -80,6 +93,10 @@ impl Stream for TlsStream<TcpStream> {
 
     fn queued(&self) -> usize {
         self.get_ref().0.queued()
+    }
+
+    fn fate(&self) -> (usize, bool) {
+        self.get_ref().0.fate()
     }
 }
 
@@ -109,6 +126,9 @@ enum Phase {
     Open,
     /// The other end has sent all it will; answers still go to it, until then.
     HalfClosed { until: Instant },
+    /// Everything is written, and the other end had closed before: was that only its own direction, or is nobody
+    /// there any more? It shows by an acknowledgement or a reset.
+    Confirming { look: Instant, until: Instant },
     /// We write what is queued, then say that this is all.
     Flushing { why: End, until: Instant },
     /// We have said so, and wait for the other end to do likewise.
@@ -131,6 +151,8 @@ struct Connection<E: Element, S> {
     /// Requests received that have had no final response yet, as far as can be told from outside:
     /// what keeps a half-closed connection.
     owed: usize,
+    /// The last responses written, with their lengths, so that those can be named that a reset has destroyed.
+    sent: VecDeque<(SendToken, usize)>,
     /// Something written may still be held back.
     unflushed: bool,
     last_traffic: Instant,
@@ -159,6 +181,7 @@ where
         taken: VecDeque::new(),
         written: 0,
         owed: 0,
+        sent: VecDeque::new(),
         unflushed: false,
         last_traffic: Instant::now(),
         backlog: None,
@@ -234,6 +257,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
             Phase::HalfClosed { until } | Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => {
                 until
             }
+            Phase::Confirming { look, .. } => look,
         }
     }
 
@@ -251,8 +275,25 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 self.wind_up(End::Closed);
                 None
             }
+            Phase::Confirming { until, .. } => self.confirm(until),
             Phase::Flushing { why, .. } | Phase::Lingering { why, .. } => Some(why),
         }
+    }
+
+    /// Looks whether the other end has got everything.
+    fn confirm(&mut self, until: Instant) -> Option<End> {
+        // First the octets: a reset between the two looks is seen by the second.
+        let (unacknowledged, failed) = self.stream.fate();
+        if failed {
+            return Some(End::Failed);
+        }
+        let now = Instant::now();
+        if unacknowledged == 0 || now >= until {
+            self.wind_up(End::Closed);
+        } else {
+            self.phase = Phase::Confirming { look: now + CONFIRM, until };
+        }
+        None
     }
 
     /// Begins to end: no new requests, what is queued is still written.
@@ -273,12 +314,19 @@ impl<E: Element, S: Stream> Connection<E, S> {
         }
         match self.phase {
             Phase::HalfClosed { .. } => {
-                if self.owed == 0 && self.taken.is_empty() && self.conn.is_flushed() {
-                    self.wind_up(End::Closed);
-                    return Poll::Ready(None);
+                if self.owed == 0 && self.taken.is_empty() && self.conn.is_flushed() && !self.unflushed {
+                    return Poll::Ready(self.confirm(Instant::now() + LINGER));
                 }
                 // Reading is over, so only a write tells that the other end is gone for good.
                 return Poll::Pending;
+            }
+            Phase::Confirming { .. } => {
+                if self.taken.is_empty() {
+                    return Poll::Pending;
+                }
+                let until = Instant::now() + LINGER;
+                self.phase = Phase::HalfClosed { until };
+                return Poll::Ready(None);
             }
             Phase::Flushing { why, until } if self.taken.is_empty() && self.conn.is_flushed() => {
                 match Pin::new(&mut self.stream).poll_shutdown(cx) {
@@ -340,6 +388,12 @@ impl<E: Element, S: Stream> Connection<E, S> {
             if is_final_response(&item.bytes) {
                 self.owed = self.owed.saturating_sub(1);
             }
+            if let (Some(token), true) = (item.token, item.bytes.starts_with(b"SIP/2.0 ")) {
+                if self.sent.len() >= REMEMBERED {
+                    self.sent.pop_front();
+                }
+                self.sent.push_back((token, item.bytes.len()));
+            }
             self.taken.pop_front();
             done += 1;
         }
@@ -398,7 +452,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 self.phase = Phase::HalfClosed { until };
                 None
             }
-            Phase::HalfClosed { .. } => None,
+            Phase::HalfClosed { .. } | Phase::Confirming { .. } => None,
             Phase::Flushing { why, .. } | Phase::Lingering { why, .. } => Some(why),
         }
     }
@@ -468,7 +522,12 @@ impl<E: Element, S: Stream> Connection<E, S> {
         }
         tracing::debug!(conn = self.conn.id.0, remote = %self.conn.remote, transport = %self.conn.transport, ?end, "connection ended");
         let overflow = end == End::Overflow || self.conn.has_overflowed();
-        let Self { worker, conn, stream, taken, .. } = self;
+        let Self { worker, conn, stream, taken, sent, .. } = self;
+        if end == End::Failed {
+            for token in lost(&sent, stream.fate().0, conn.transport) {
+                worker.failed(Some(token), SendFailure::Closed { reused: true });
+            }
+        }
         if overflow {
             stream.abort();
         }
@@ -477,6 +536,22 @@ impl<E: Element, S: Stream> Connection<E, S> {
             if overflow { SendFailure::QueueFull } else { SendFailure::Closed { reused: item.reused } }
         });
     }
+}
+
+/// Those of the responses written that lie in the last octets, which nobody has acknowledged.
+fn lost(
+    sent: &VecDeque<(SendToken, usize)>,
+    unacknowledged: usize,
+    transport: Transport,
+) -> impl Iterator<Item = SendToken> {
+    // The records of TLS are longer than what is in them, and its farewell is no message.
+    let overhead = if transport == Transport::Tls { 64 } else { 0 };
+    let mut left = unacknowledged.saturating_sub(overhead);
+    sent.iter().rev().map_while(move |(token, length)| {
+        let is_lost = left > 0;
+        left = left.saturating_sub(*length);
+        is_lost.then_some(*token)
+    })
 }
 
 /// A request that will be answered.

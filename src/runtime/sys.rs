@@ -104,6 +104,15 @@ pub(super) fn queued(fd: BorrowedFd<'_>) -> usize {
     if rc == 0 { usize::try_from(octets).unwrap_or(0) } else { 0 }
 }
 
+/// Octets written to a stream socket that the other end has not acknowledged; after a reset, those that it never
+/// has. 0 if that cannot be told.
+pub(super) fn unacknowledged(fd: BorrowedFd<'_>) -> usize {
+    let mut octets: libc::c_int = 0;
+    // SAFETY: TIOCOUTQ (SIOCOUTQ) writes one int, and `octets` is one that lives through the call.
+    let rc = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, ptr::from_mut(&mut octets)) };
+    if rc == 0 { usize::try_from(octets).unwrap_or(0) } else { 0 }
+}
+
 /// Asks for the local address with each datagram (wildcard binds).
 pub(super) fn receive_local_address(fd: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     let fd = fd.as_raw_fd();
@@ -509,7 +518,7 @@ mod tests {
 
     #[test]
     fn the_wait_of_a_datagram_and_the_queue_of_a_stream_are_known() {
-        use std::io::Write;
+        use std::io::{Read, Write};
         use std::net::{TcpListener, TcpStream, UdpSocket};
         let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
         receive_times(socket.as_fd());
@@ -531,6 +540,16 @@ mod tests {
         client.write_all(&[0; 1000]).expect("written");
         server.peek(&mut [0]).expect("arrived");
         assert_eq!(queued(server.as_fd()), 1000);
+        assert_eq!(unacknowledged(client.as_fd()), 0);
+        // Whatever is written after the other end has gone stays unacknowledged, the reset notwithstanding.
+        let mut server = server;
+        server.read_exact(&mut [0; 1000]).expect("read");
+        drop(server);
+        client.write_all(&[0; 700]).expect("written");
+        while client.take_error().expect("told").is_none() {
+            std::hint::spin_loop();
+        }
+        assert_eq!(unacknowledged(client.as_fd()), 700);
     }
 
     #[test]

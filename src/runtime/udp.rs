@@ -251,8 +251,7 @@ impl UdpSocket {
         }
     }
 
-    /// Takes entries off the error queue; true when none are left. Only requests are of interest:
-    /// an answer that finds nobody says nothing about whom we call.
+    /// Takes entries off the error queue; true when none are left.
     fn take_errors<E: Element>(&self, worker: &Rc<Worker<E>>, errors: &mut ErrorReader) -> bool {
         let now = Instant::now();
         let mut drained = false;
@@ -261,8 +260,7 @@ impl UdpSocket {
             match errors.next(self.fd.get_ref().as_fd()) {
                 Ok(Some(error)) => {
                     taken += 1;
-                    let request = !error.payload.is_empty() && !error.payload.starts_with(b"SIP/2.0 ");
-                    if error.unreachable && request {
+                    if error.unreachable && !error.payload.is_empty() {
                         worker.undeliverable(now, error.to, error.payload);
                     }
                 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::flow::{ConnId, Hop, PeerId, SendFailure};
 use crate::location::{Instance, Observation};
-use crate::proxy::{Client, Context, Kind, Stage};
+use crate::proxy::{Cancel, Client, Context, Kind, Stage};
 use crate::transaction::{Branch, Delivery};
 
 use super::candidates::keep_best;
@@ -106,9 +106,10 @@ impl Core {
         failure: SendFailure,
     ) {
         let Some(attempt) = context.attempts.get_mut(at) else { return };
-        if attempt.ringing && attempt.stage != Stage::Ended && context.kind == Kind::Invite {
-            // It is our CANCEL that got lost. The call has rung there and goes nowhere else; whether an answer
-            // comes, timer C or the wait for the end of the CANCEL will show.
+        let cancelled = !matches!(attempt.cancel, Cancel::No | Cancel::Pending);
+        if (attempt.ringing || cancelled) && attempt.stage != Stage::Ended && context.kind == Kind::Invite {
+            // It is our CANCEL that got lost. A call that has rung, or whose timer C has run out, goes
+            // nowhere else; whether an answer comes, timer C or the wait for the end of the CANCEL will show.
             let (instance, to) = (attempt.instance(), attempt.to);
             return self.observe(now, to.peer(), instance, Observation::Unreachable(failure));
         }

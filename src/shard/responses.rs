@@ -122,7 +122,9 @@ impl Core {
         at: usize,
         msg: &Message<'_>,
     ) {
+        let status = msg.status();
         let Some(attempt) = context.attempts.get_mut(at) else { return };
+        attempt.ringing |= status > 100;
         if attempt.stage == Stage::Abandoned {
             // The next candidate has the call: this one is to stop (rule 10). A CANCEL from upstream may have
             // asked for that already.
@@ -132,11 +134,8 @@ impl Core {
             return self.cancel_attempt(now, handle, context, at);
         }
         self.cancel_attempt(now, handle, context, at);
-        if msg.status() == 100 {
+        if status == 100 {
             return;
-        }
-        if let Some(attempt) = context.attempts.get_mut(at) {
-            attempt.ringing = true;
         }
         if context.kind == Kind::Invite {
             self.push_timer_c(now, handle, context);
@@ -145,7 +144,7 @@ impl Core {
             return;
         }
         if let Some(bytes) = upstream(msg) {
-            self.respond(now, handle, context, msg.status(), Bytes::from(bytes));
+            self.respond(now, handle, context, status, Bytes::from(bytes));
         }
     }
 
@@ -161,6 +160,8 @@ impl Core {
         let Some(attempt) = context.attempts.get_mut(at) else { return };
         let (was, ringing, to, instance) = (attempt.stage, attempt.ringing, attempt.to, attempt.instance());
         attempt.stage = Stage::Ended;
+        // By timer C, or for the one upstream.
+        let stopped = context.cancelled || matches!(attempt.cancel, Cancel::Sent(_) | Cancel::Done);
         if matches!(attempt.cancel, Cancel::Pending) {
             attempt.cancel = Cancel::Done;
         }
@@ -191,7 +192,7 @@ impl Core {
             return;
         }
         let Some(bytes) = upstream(msg).map(Bytes::from) else { return };
-        match verdict(status, self.policy.fails_over(to, status), ringing, context.cancelled) {
+        match verdict(status, self.policy.fails_over(to, status), ringing, stopped) {
             Verdict::Failover => {
                 if let Some(live) = context.live.as_mut() {
                     keep_best(live, context.kind, status, Some(bytes));

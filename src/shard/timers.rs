@@ -113,6 +113,10 @@ impl Core {
             // A provisional has moved it since it was armed.
             return self.arm_context(now, handle, Timer::C, deadline.saturating_duration_since(now));
         }
+        if let Some(live) = context.live.as_mut() {
+            // A provisional that comes nevertheless arms it anew.
+            live.timer_c = None;
+        }
         for at in 0..context.attempts.len() {
             let Some(attempt) = context.attempts.get_mut(at) else { continue };
             if attempt.stage != Stage::Live {

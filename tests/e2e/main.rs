@@ -6,6 +6,8 @@ mod agent;
 mod calls;
 mod probes;
 mod record_route;
+mod returns;
+mod tls;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;

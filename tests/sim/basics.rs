@@ -349,3 +349,21 @@ fn a_maddr_of_ours_is_taken_off_with_port_and_transport_and_anybody_elses_stays(
     let outs = rig.udp(CORE, &Request::new("OPTIONS", uri, CORE, "m3", "call-m3").bytes());
     assert_eq!(lines(&outs), ["403 10.0.1.1:5060"], "an address of nobody admitted");
 }
+
+#[test]
+fn a_route_of_ours_alone_makes_us_the_outbound_proxy_of_a_new_request() {
+    let mut rig = Rig::new();
+    let own = "Route: <sip:10.0.0.1;lr>";
+    for (uri, want) in [
+        ("sip:bob@p1.example", "OPTIONS 198.51.100.11:5060"),
+        ("sip:+44-20-(79)46@example.com", "OPTIONS 203.0.113.1:5060"),
+        ("tel:+44.20.7946", "OPTIONS 203.0.113.1:5060"),
+        ("sip:example.com", "200 10.0.1.1:5060"),
+        ("sip:bob@unknown.example", "403 10.0.1.1:5060"),
+    ] {
+        let mut request = Request::new("OPTIONS", uri, CORE, &format!("r-{}", uri.len()), uri);
+        request.extra.push(own.into());
+        let outs = rig.udp(CORE, &request.bytes());
+        assert_eq!(lines(&outs), [want], "{uri}");
+    }
+}

@@ -310,3 +310,36 @@ fn after_an_answer_a_silent_instance_is_not_asked_again() {
     assert_eq!(timed(&rig.pass(40_000)), [""; 0]);
     rig.expect_empty();
 }
+
+#[test]
+fn once_timer_c_has_run_out_no_further_instance_is_tried() {
+    let config = "[sip]\ntimer_c = \"200s\"\n";
+    for failure in ["icmp", "503"] {
+        let mut rig = Rig::with(config);
+        let first = begun(&mut rig);
+        rig.udp(I1, &reply(&first.msg, 100, "", &[], b""));
+        let cancel = rig.pass(200_000).pop().unwrap().1;
+        assert_eq!(cancel.line(), "CANCEL 198.51.100.11:5060");
+        let outs = match failure {
+            "icmp" => rig.input(Input::Undeliverable { to: I1.parse().unwrap(), payload: &cancel.msg.raw }),
+            _ => rig.udp(I1, &reply(&first.msg, 503, "t1", &[], b"")),
+        };
+        assert!(outs.iter().all(|o| !o.line().starts_with("INVITE")), "{failure}: {:?}", lines(&outs));
+        rig.expect_empty();
+    }
+}
+
+#[test]
+fn a_late_2xx_goes_up_although_the_connection_of_its_ringing_attempt_has_gone() {
+    let mut rig = Rig::with("[sip]\ntry_timeout = \"1s\"\n");
+    let request = Request::new("INVITE", "sip:x@p2.example", CORE, "s1", "call-1");
+    let first = rig.udp(CORE, &request.bytes())[1].clone();
+    rig.input(Input::Sent { token: first.token.unwrap(), conn: ConnId(7), reused: false });
+    assert_eq!(timed(&rig.pass(1_000)), ["1000 INVITE 203.0.113.2:5060"]);
+    let outs = rig.tcp("203.0.113.1:5060", 7, &reply(&first.msg, 180, "t", &[], b""));
+    assert_eq!(lines(&outs), ["CANCEL 203.0.113.1:5060"]);
+    rig.input(Input::ConnectionClosed { conn: ConnId(7) });
+    let outs = rig.tcp("203.0.113.1:5060", 9, &reply(&first.msg, 200, "t", &contact(), b""));
+    assert_eq!(lines(&outs), ["200 10.0.1.1:5060"]);
+    rig.expect_empty();
+}

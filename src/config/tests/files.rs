@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::super::{Config, find, load};
+use super::super::{Config, complaint, find, load};
 use super::{BARE, CORE};
 
 /// A file of its own, gone at the end.
@@ -55,6 +55,23 @@ fn a_file_named_inside_that_cannot_be_read_is_a_warning() {
     let expected =
         "13:15: warning: /nowhere/c cannot be read (No such file or directory), put it there before sbe run";
     assert_eq!(lines, [format!("{}:{expected}", file.0.display())]);
+}
+
+#[test]
+fn a_complaint_about_what_a_file_holds_has_the_place_of_the_file_in_the_configuration() {
+    let text = format!(
+        "{BARE}[tls]\ncertificate = \"c\"\nkey = \"k\"\n[[peer]]\nname = \"a\"\n[[peer]]\nname = \"b\"\nkey = \"kb\"\n"
+    );
+    let file = Scratch::new("complaint.toml", text.as_bytes());
+    let place = |table, key| {
+        let error = complaint(&file.0, table, key, "it is wrong".into(), "mend it".into());
+        let text = error.to_string();
+        text.strip_prefix(&file.0.display().to_string()).unwrap().to_owned()
+    };
+    assert_eq!(place(("tls", None), "key"), ":8:7: it is wrong, mend it");
+    assert_eq!(place(("peer", Some("b")), "key"), ":13:7: it is wrong, mend it");
+    assert_eq!(place(("peer", Some("nobody")), "key"), ":1:1: it is wrong, mend it");
+    assert_eq!(place(("tls", None), "crl"), ":1:1: it is wrong, mend it");
 }
 
 #[test]

@@ -169,6 +169,8 @@ fn tls_trusts_the_system_unless_files_are_listed() {
     assert!(!files.system_trust);
     assert_eq!(files.trust, [PathBuf::from("a"), PathBuf::from("b")]);
     assert_eq!(files.client_certificates, ClientCertificates::None);
+    assert!(files.crl.is_empty());
+    assert_eq!(tls("crl = [\"r\"]\n").crl, [PathBuf::from("r")]);
     assert_eq!(tls("").client_certificates, ClientCertificates::Require);
 }
 

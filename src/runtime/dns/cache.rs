@@ -157,6 +157,12 @@ impl RrCache {
         }
     }
 
+    /// True if the last answer to the question was a failure, and not long ago.
+    pub(super) fn failed_lately(&self, question: &Question, now: Instant) -> bool {
+        let slot = self.slots.get(question);
+        slot.and_then(|slot| slot.failed.as_ref().map(|f| now < f.at + FAILING)).unwrap_or(false)
+    }
+
     /// What the askers are told of an answer that is not taken in.
     pub(super) fn unstored(found: &Found, now: Instant, lives: &Lifetimes) -> (Answer, AnswerMeta) {
         let (answer, life, _) = judge(found, lives).unwrap_or_else(|answer| (answer, HOLD, Duration::ZERO));
@@ -200,7 +206,7 @@ impl RrCache {
         let good = good.filter(|g| now < g.expires + g.stale_for);
         let keep = good
             .as_ref()
-            .map_or(HOLD, |g| (g.expires + g.stale_for).saturating_duration_since(now).max(HOLD));
+            .map_or(FAILING, |g| (g.expires + g.stale_for).saturating_duration_since(now).max(FAILING));
         let told = match &good {
             Some(g) if g.is_valid(now, valid_from) => (g.answer.clone(), cached(g.expires, false)),
             Some(g) => (g.answer.clone(), cached(until, true)),

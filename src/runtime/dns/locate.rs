@@ -15,10 +15,17 @@ use super::cache;
 use super::flight::{Known, STALE_WAIT, Told};
 use super::stats::CacheResult;
 use super::{Inner, MAX_LOCATIONS, State, now};
-use crate::location::{LocateKey, Located, Outcome, Question, Resolution};
+use crate::location::{LocateKey, Located, Outcome, Question, RecordKind, Resolution};
 
 /// How long one address family is waited for once the other has brought addresses.
 const LAG: Duration = Duration::from_millis(100);
+
+/// How long the addresses of one server are waited for once those of another are known.
+const SPARE: Duration = Duration::from_millis(500);
+
+/// How long an answer is waited for whose question failed lately: a server that is well again answers
+/// within this, and one that is not costs no call more.
+const DOUBT: Duration = Duration::from_millis(300);
 
 /// Time between looks at what ought to be refreshed, until the result runs out.
 const REFRESH_AGAIN: Duration = Duration::from_secs(5);
@@ -165,10 +172,20 @@ impl Inner {
         let (deadline, patience) = (begun + state.budget, begun + STALE_WAIT);
         let mut resolution = Resolution::new(key.clone(), state.enabled.of(key.realm));
         let mut asking: JoinSet<(Question, Told)> = JoinSet::new();
-        let mut lagging: Vec<(Question, Instant)> = Vec::new();
+        // Open questions that are not waited for beyond a moment of their own.
+        let mut limits: Vec<(Question, Instant)> = Vec::new();
         let mut refresh_at = None;
         loop {
-            self.put_questions(&mut resolution, &mut asking, &mut refresh_at, patience);
+            let asked = self.put_questions(&mut resolution, &mut asking, &mut refresh_at, patience);
+            for question in asked {
+                // A name server that swallows NAPTR questions must leave time for the others.
+                let limit = match question.kind {
+                    _ if self.sets.failed_lately(&question, now()) => now() + DOUBT,
+                    RecordKind::Naptr => begun + state.budget / 2,
+                    _ => continue,
+                };
+                limits.push((question, limit));
+            }
             if resolution.finished() {
                 break;
             }
@@ -177,14 +194,18 @@ impl Inner {
                 resolution.time_out();
                 break;
             }
-            let still = resolution.lagging();
-            lagging.retain(|(question, _)| still.contains(question));
-            for question in still {
-                if !lagging.iter().any(|(q, _)| *q == question) {
-                    lagging.push((question, at + LAG));
+            let spare = resolution.spare();
+            for (questions, wait) in [(resolution.lagging(), LAG), (spare, SPARE)] {
+                for question in questions {
+                    match limits.iter_mut().find(|(q, _)| *q == question) {
+                        // The first time it is seen; later its limit is nearer.
+                        Some((_, limit)) => *limit = (*limit).min(at + wait),
+                        None => limits.push((question, at + wait)),
+                    }
                 }
             }
-            let wake = lagging.iter().map(|(_, until)| *until).fold(deadline, Instant::min);
+            limits.retain(|(_, limit)| *limit > at);
+            let wake = limits.iter().map(|(_, until)| *until).fold(deadline, Instant::min);
             tokio::select! {
                 Some(ended) = asking.join_next() => {
                     if let Ok((question, (answer, meta))) = ended {
@@ -194,7 +215,7 @@ impl Inner {
                 }
                 () = sleep_until(wake.into()) => {
                     let at = now();
-                    for (question, _) in lagging.iter().filter(|(_, until)| *until <= at) {
+                    for (question, _) in limits.iter().filter(|(_, until)| *until <= at) {
                         resolution.give_up(question);
                     }
                 }
@@ -203,18 +224,19 @@ impl Inner {
         self.keep(resolution, refresh_at, &state, now())
     }
 
-    /// Answers from the cache what can be, puts the rest to the servers.
+    /// Answers from the cache what can be, puts the rest to the servers; returns that rest.
     fn put_questions(
         self: &Arc<Self>,
         resolution: &mut Resolution,
         asking: &mut JoinSet<(Question, Told)>,
         refresh_at: &mut Option<Instant>,
         patience: Instant,
-    ) {
+    ) -> Vec<Question> {
+        let mut asked = Vec::new();
         loop {
             let questions = resolution.next_questions();
             if questions.is_empty() {
-                return;
+                return asked;
             }
             for question in questions {
                 match self.known(&question, now()) {
@@ -224,6 +246,7 @@ impl Inner {
                         resolution.answer(&question, answer, meta);
                     }
                     Known::Ask(stale) => {
+                        asked.push(question.clone());
                         let inner = self.clone();
                         asking.spawn_on(
                             async move {

@@ -434,3 +434,37 @@ fn stopping_writes_what_is_queued_and_closes() {
     drop(client);
     stopping.join().unwrap();
 }
+
+/// A request, then its answer with a token once the other end has closed its side.
+fn answered_after_the_end(whole: bool) -> (World, TcpStream) {
+    let world = plan(TCP).start(silent);
+    let mut client = connect(&world);
+    client.write_all(&request(0, "late")).unwrap();
+    let (_, origin, bytes) = world.record.message("late");
+    if whole {
+        let ours = client.local_addr().unwrap();
+        drop(std::mem::replace(&mut client, connect(&world)));
+        assert_ne!(client.local_addr().unwrap(), ours);
+    } else {
+        client.shutdown(Shutdown::Write).unwrap();
+    }
+    // Whether it has been noticed yet makes no difference.
+    world.send(back(&origin), &response_to(&bytes), Some(token(9)), false);
+    (world, client)
+}
+
+#[test]
+fn an_answer_to_a_half_closed_connection_arrives_and_nobody_is_told_otherwise() {
+    let (world, mut client) = answered_after_the_end(false);
+    assert_eq!(rest(&mut client), response_to(&request(0, "late")));
+    no_connections(&world);
+    assert_eq!(world.record.count(|s| matches!(s, Seen::Failed(..))), 0);
+}
+
+#[test]
+fn an_answer_that_the_other_end_is_no_longer_there_for_is_told_as_not_sent() {
+    let (world, client) = answered_after_the_end(true);
+    assert_eq!(world.record.failure(token(9)), SendFailure::Closed { reused: true });
+    drop(client);
+    no_connections(&world);
+}

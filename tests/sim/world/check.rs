@@ -171,10 +171,12 @@ impl Check {
         }
         let key = (branch, msg.method().to_string());
         if let Some(tx) = self.by_request.get(&key).copied() {
-            // After a jump a transaction may have ended while its sender still repeats the request.
+            // Its 64*T1 are over, or were by a clock that has jumped: it may have ended while its sender,
+            // or the network, still repeats the request.
             let age = now.saturating_duration_since(self.txs[tx].came);
-            self.txs[tx].may_be_new |=
-                self.jumped && age >= self.least(|p| p.timers.timeout().min(p.timers.t4));
+            let whole = self.least(|p| p.timers.timeout());
+            let short = self.least(|p| p.timers.t4).min(whole);
+            self.txs[tx].may_be_new |= age >= if self.jumped { short } else { whole };
             return;
         }
         if key.1 == "CANCEL"
@@ -256,10 +258,10 @@ impl Check {
         }
     }
 
-    /// An attempt that has rung is waited for all the same.
+    /// An attempt that has rung, or been cancelled, is waited for all the same.
     fn fail(&mut self, at: usize, failure: SendFailure) {
         let a = &mut self.attempts[at];
-        if a.rang.is_none() || a.msg.method() != "INVITE" {
+        if (a.rang.is_none() && a.cancel.is_none()) || a.msg.method() != "INVITE" {
             a.failed.get_or_insert(failure);
         }
     }
@@ -363,7 +365,7 @@ impl Check {
         if self.txs[tx].may_be_new {
             let last = self.txs[tx].attempts.last().map(|at| &self.attempts[*at]);
             let over = !self.txs[tx].finals.is_empty();
-            if over || last.is_none_or(|a| a.final_.is_none() || a.to == to) {
+            if over || last.is_none_or(|a| a.final_.is_none() || a.doubtful || a.to == to) {
                 self.renew(tx);
             }
         }

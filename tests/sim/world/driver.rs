@@ -54,6 +54,7 @@ impl World {
                 }
                 Output::Event(Event::Health(instance, seen)) => {
                     let now = self.instant();
+                    self.traced(&format!("{shard} saw {instance} {seen:?}"), b"");
                     self.check.health.observe(now, instance, seen);
                     self.steps.push_back(Step::Health(shard, instance, seen));
                 }

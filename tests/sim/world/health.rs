@@ -37,25 +37,21 @@ impl HealthModel {
     pub fn observe(&mut self, now: Instant, instance: Instance, seen: Observation) {
         let (hold_down, longest) = (self.hold_down, self.retry_after_max);
         let mark = self.marks.entry(instance).or_default();
-        let down = mark.down_until.is_some_and(|t| now < t);
         match seen {
-            Observation::Silence { invite } => {
-                mark.bad = true;
-                if invite && !down {
-                    mark.down_until = Some(now + hold_down);
-                }
-            }
-            Observation::Unreachable(
+            Observation::Silence { invite: true }
+            | Observation::Unreachable(
                 SendFailure::Icmp
                 | SendFailure::ConnectRefused
                 | SendFailure::ConnectTimeout
                 | SendFailure::Closed { reused: false },
             ) => {
-                mark.bad = true;
-                if !down {
+                // A further failure may be the same one seen late, or that of a trial: no more is sure.
+                if !mark.bad {
                     mark.down_until = Some(now + hold_down);
                 }
+                mark.bad = true;
             }
+            Observation::Silence { invite: false } => mark.bad = true,
             Observation::Unreachable(_) => {}
             Observation::RetryAfter(after) => {
                 mark.bad = true;
