@@ -122,6 +122,8 @@ pub struct Shard {
     slots: Slots,
     by_key: AHashMap<ServerKey, Handle>,
     shards: usize,
+    /// Room for the index of the next message.
+    spare: Option<Arc<Index>>,
 }
 
 /// How often old calls and health entries are looked through.
@@ -164,6 +166,7 @@ impl Shard {
             slots: Slots::default(),
             by_key: AHashMap::with_hasher(RandomState::with_seeds(b, c, d, a)),
             shards: shards.max(1),
+            spare: None,
         }
     }
 
@@ -175,15 +178,24 @@ impl Shard {
             Input::Message { origin, bytes } => {
                 let limits = self.core.policy.limits;
                 let framing = if origin.conn.is_some() { Framing::Stream } else { Framing::Datagram };
-                let index = match Index::parse(bytes, &limits, framing) {
-                    Ok(index) => index,
-                    Err(unusable) => return self.core.stats.drop(unusable.label()),
+                // The room of the message before, unless a request under way keeps it.
+                let mut index = self.spare.take().unwrap_or_default();
+                let read = match Arc::get_mut(&mut index) {
+                    Some(room) => room.read(bytes, &limits, framing),
+                    None => {
+                        let mut fresh = Index::empty();
+                        let read = fresh.read(bytes, &limits, framing);
+                        index = Arc::new(fresh);
+                        read
+                    }
                 };
-                if Message::new(bytes, &index).is_request() {
-                    self.on_request(now, origin, bytes, Arc::new(index));
-                } else {
-                    self.on_response(now, &Message::new(bytes, &index));
+                let msg = &Message::new(bytes, &index);
+                match read {
+                    Ok(()) if msg.is_request() => self.on_request(now, origin, msg, &index),
+                    Ok(()) => self.on_response(now, msg),
+                    Err(unusable) => self.core.stats.drop(unusable.label()),
                 }
+                self.spare = Some(index);
             }
             Input::Located { ticket, result } => self.on_located(now, ticket, result),
             Input::Sent { token, conn, reused } => self.on_sent(token, conn, reused),

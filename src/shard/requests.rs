@@ -21,9 +21,14 @@ use super::calls::expiry;
 use super::{Core, Event, Handle, Output, Shard};
 
 impl Shard {
-    pub(super) fn on_request(&mut self, now: Instant, origin: &Origin, bytes: &[u8], index: Arc<Index>) {
+    pub(super) fn on_request(
+        &mut self,
+        now: Instant,
+        origin: &Origin,
+        msg: &Message<'_>,
+        index: &Arc<Index>,
+    ) {
         let core = &mut self.core;
-        let msg = &Message::new(bytes, &index);
         let party = core.policy.party(origin);
         let method = msg.method();
         if let Some(n) =
@@ -38,7 +43,7 @@ impl Shard {
         }
         let key = ServerKey::of(&core.keys, &key_parts(msg, &via));
         if method == Method::Ack {
-            return self.on_ack(now, origin, msg, &via, party, key, reply, &index);
+            return self.on_ack(now, origin, msg, &via, party, key, reply, index);
         }
         if let Some(handle) = self.by_key.get(&key).copied() {
             return self.on_retransmission(now, handle, reply);
@@ -47,8 +52,8 @@ impl Shard {
             return;
         }
         match method {
-            Method::Cancel => self.on_cancel(now, origin, msg, &via, party, key, reply, &index),
-            _ => self.on_new_request(now, origin, msg, &via, party, key, reply, &index),
+            Method::Cancel => self.on_cancel(now, origin, msg, &via, party, key, reply, index),
+            _ => self.on_new_request(now, origin, msg, &via, party, key, reply, index),
         }
     }
 

@@ -262,28 +262,48 @@ impl ServerKey {
     }
 }
 
-/// Two hashers fed with the same. Every part goes in behind its length, so that no two lists of
-/// parts look alike.
+/// Two hashers fed with the same octets, many at a time. Every part goes in behind its length, so
+/// that no two lists of parts look alike.
 struct Hash128 {
     high: AHasher,
     low: AHasher,
+    /// What the hashers have not got yet.
+    held: [u8; 256],
+    len: usize,
 }
 
 impl Hash128 {
     fn new(secrets: &KeySecrets) -> Self {
-        Self { high: secrets.high.build_hasher(), low: secrets.low.build_hasher() }
+        Self { high: secrets.high.build_hasher(), low: secrets.low.build_hasher(), held: [0; 256], len: 0 }
+    }
+
+    /// Holds a piece, which is not longer than what can be held; returns where it lies.
+    fn hold(&mut self, piece: &[u8]) -> Option<&mut [u8]> {
+        if self.len + piece.len() > self.held.len() {
+            self.flush();
+        }
+        let place = self.held.get_mut(self.len..self.len + piece.len())?;
+        place.copy_from_slice(piece);
+        self.len += piece.len();
+        Some(place)
+    }
+
+    fn flush(&mut self) {
+        let held = self.held.get(..self.len).unwrap_or_default();
+        self.high.write(held);
+        self.low.write(held);
+        self.len = 0;
     }
 
     fn number(&mut self, n: u64) {
-        self.high.write_u64(n);
-        self.low.write_u64(n);
+        self.hold(&n.to_le_bytes());
     }
 
     fn exact(&mut self, part: &[u8]) {
-        self.high.write_usize(part.len());
-        self.low.write_usize(part.len());
-        self.high.write(part);
-        self.low.write(part);
+        self.number(u64::try_from(part.len()).unwrap_or(u64::MAX));
+        for piece in part.chunks(256) {
+            self.hold(piece);
+        }
     }
 
     fn optional(&mut self, part: Option<&[u8]>) {
@@ -291,21 +311,18 @@ impl Hash128 {
         self.exact(part.unwrap_or_default());
     }
 
-    /// In lower case, piece by piece, to stay off the heap.
+    /// In lower case.
     fn caseless(&mut self, part: &[u8]) {
-        self.high.write_usize(part.len());
-        self.low.write_usize(part.len());
-        let mut buffer = [0u8; 64];
-        for piece in part.chunks(buffer.len()) {
-            let (lower, _) = buffer.split_at_mut(piece.len());
-            lower.copy_from_slice(piece);
-            lower.make_ascii_lowercase();
-            self.high.write(lower);
-            self.low.write(lower);
+        self.number(u64::try_from(part.len()).unwrap_or(u64::MAX));
+        for piece in part.chunks(256) {
+            if let Some(held) = self.hold(piece) {
+                held.make_ascii_lowercase();
+            }
         }
     }
 
-    fn finish(self) -> ServerKey {
+    fn finish(mut self) -> ServerKey {
+        self.flush();
         ServerKey(u128::from(self.high.finish()) << 64 | u128::from(self.low.finish()))
     }
 }

@@ -127,6 +127,8 @@ const MARGIN: Duration = Duration::from_secs(60);
 pub struct Lanes<K: Copy> {
     /// Deadlines are nanoseconds since then; half the room of an [`Instant`].
     origin: Option<Instant>,
+    /// The last `now`, and its nanoseconds: several timers are armed at one time.
+    last: Option<(Instant, u64)>,
     /// Nanoseconds, one for each of `queues`; apart from them, like `fronts`, so that a search
     /// reads a few cache lines in a row.
     durations: Vec<u64>,
@@ -183,6 +185,7 @@ impl<K: Copy> Lanes<K> {
     pub fn new() -> Self {
         Self {
             origin: None,
+            last: None,
             durations: Vec::new(),
             fronts: Vec::new(),
             queues: Vec::new(),
@@ -198,9 +201,17 @@ impl<K: Copy> Lanes<K> {
 
     /// Has `key` come out of [`Self::pop_expired`] once `after` has passed (at most a year).
     pub fn arm(&mut self, now: Instant, after: Duration, key: K) {
-        let origin = *self.origin.get_or_insert_with(|| now.checked_sub(MARGIN).unwrap_or(now));
+        let now = match self.last {
+            Some((last, count)) if last == now => count,
+            _ => {
+                let origin = *self.origin.get_or_insert_with(|| now.checked_sub(MARGIN).unwrap_or(now));
+                let count = nanos(now.saturating_duration_since(origin));
+                self.last = Some((now, count));
+                count
+            }
+        };
         let after = nanos(after).min(FAR);
-        let deadline = nanos(now.saturating_duration_since(origin)).saturating_add(after).min(NONE - 1);
+        let deadline = now.saturating_add(after).min(NONE - 1);
         self.len += 1;
         let lane = self.lane_for(after);
         match lane.and_then(|lane| Some((lane, self.queues.get_mut(lane)?))) {

@@ -6,16 +6,17 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::index::Span;
 use super::message::{Message, RouteValue};
 use super::name::{Name, Wanted};
 use super::scan::{Values, sub};
 use super::via::ViaRef;
 
 /// One change: `range` gives way to `text`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Splice {
-    range: Range<usize>,
-    text: Range<usize>,
+    range: Span,
+    text: Span,
 }
 
 /// Changes to come, with their texts; inline for a usual forward.
@@ -32,7 +33,7 @@ impl Splices {
         for part in parts {
             self.scratch.extend_from_slice(part);
         }
-        self.list.push(Splice { range, text: from..self.scratch.len() });
+        self.list.push(Splice { range: range.into(), text: (from..self.scratch.len()).into() });
         self.sorted = false;
     }
 
@@ -56,23 +57,24 @@ impl Splices {
         self.sort();
         let mut pos = window.start;
         for splice in &self.list {
-            if splice.range.start < window.start || splice.range.end > window.end {
+            let range = splice.range.range();
+            if range.start < window.start || range.end > window.end {
                 continue;
             }
-            if splice.range.start < pos {
+            if range.start < pos {
                 // Inside something that is gone already: nothing to add, perhaps more to remove.
-                pos = pos.max(splice.range.end);
+                pos = pos.max(range.end);
                 continue;
             }
-            out.extend_from_slice(sub(bytes, pos..splice.range.start));
-            out.extend_from_slice(sub(&self.scratch, splice.text.clone()));
-            pos = splice.range.end;
+            out.extend_from_slice(sub(bytes, pos..range.start));
+            out.extend_from_slice(sub(&self.scratch, splice.text.range()));
+            pos = range.end;
         }
         out.extend_from_slice(sub(bytes, pos..window.end));
     }
 }
 
-fn place(splice: &Splice) -> (usize, bool) {
+fn place(splice: &Splice) -> (u32, bool) {
     (splice.range.start, !splice.range.is_empty())
 }
 

@@ -94,18 +94,24 @@ pub struct Index {
     pub(crate) fault: Option<Fault>,
 }
 
+impl Default for Index {
+    fn default() -> Self {
+        Index::empty()
+    }
+}
+
 impl Index {
     /// Finds start line, rows and body, and checks them. An error means that the octets can be
     /// neither understood nor answered; everything else is left to [`Index::fault`].
     pub fn parse(bytes: &[u8], limits: &Limits, framing: Framing) -> Result<Index, Unusable> {
-        if bytes.len() > limits.max_message || u32::try_from(bytes.len()).is_err() {
-            return Err(Unusable::TooLarge);
-        }
-        let start = bytes.iter().take_while(|&&b| matches!(b, b'\r' | b'\n')).count();
-        if bytes.iter().skip(start).all(|&b| b == 0) {
-            return Err(Unusable::KeepAlive);
-        }
-        let mut index = Index {
+        let mut index = Index::empty();
+        index.read(bytes, limits, framing)?;
+        Ok(index)
+    }
+
+    /// Of nothing; to be filled by [`Index::read`].
+    pub fn empty() -> Index {
+        Index {
             rows: SmallVec::new(),
             first: [NONE; Name::COUNT],
             repeated: 0,
@@ -127,7 +133,41 @@ impl Index {
             vias: [None; 2],
             clean: true,
             fault: None,
-        };
+        }
+    }
+
+    /// Forgets what was read before.
+    fn clear(&mut self) {
+        self.rows.clear();
+        self.first = [NONE; Name::COUNT];
+        self.repeated = 0;
+        self.method = Method::Other;
+        self.method_span = Span::default();
+        self.uri = Span::default();
+        self.uri_parts = None;
+        self.status = 0;
+        self.reason = Span::default();
+        self.content_length = None;
+        self.max_forwards = None;
+        self.cseq = None;
+        self.cseq_method = Span::default();
+        self.from_tag = Span::default();
+        self.to_tag = Span::default();
+        self.vias = [None; 2];
+        self.clean = true;
+        self.fault = None;
+    }
+
+    /// As [`Index::parse`], into the same room again. After an error it is of no use.
+    pub fn read(&mut self, bytes: &[u8], limits: &Limits, framing: Framing) -> Result<(), Unusable> {
+        self.clear();
+        if bytes.len() > limits.max_message || u32::try_from(bytes.len()).is_err() {
+            return Err(Unusable::TooLarge);
+        }
+        let start = bytes.iter().take_while(|&&b| matches!(b, b'\r' | b'\n')).count();
+        if bytes.iter().skip(start).all(|&b| b == 0) {
+            return Err(Unusable::KeepAlive);
+        }
         // In a tidy header, control octets stand nowhere but in the line end of each row.
         let mut tidy = true;
         let (line_end, next) = match find_control(bytes, start..bytes.len()) {
@@ -140,13 +180,13 @@ impl Index {
         if line_end - start > limits.max_header {
             return Err(Unusable::TooLarge);
         }
-        if !(tidy && index.read_plain_start_line(bytes, start..line_end)) {
-            index.read_start_line(bytes, start..line_end)?;
+        if !(tidy && self.read_plain_start_line(bytes, start..line_end)) {
+            self.read_start_line(bytes, start..line_end)?;
         }
-        index.start_line = (start..next).into();
-        index.read_rows(bytes, next, limits, tidy);
-        check::run(&mut index, bytes, limits, framing);
-        Ok(index)
+        self.start_line = (start..next).into();
+        self.read_rows(bytes, next, limits, tidy);
+        check::run(self, bytes, limits, framing);
+        Ok(())
     }
 
     /// The first fault for which a proxy refuses a request, or drops a response.

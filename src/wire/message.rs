@@ -369,6 +369,15 @@ impl<'a> Iterator for Vias<'a> {
 
     fn next(&mut self) -> Option<ViaRef<'a>> {
         let Message { bytes, index } = self.message;
+        if self.number == 0
+            && let [Some(top), _] = &index.vias
+            && top.is_sole()
+        {
+            // Alone in its row, as most are, and known already.
+            self.number = 1;
+            self.at = if index.repeated(Name::Via) { self.at + 1 } else { usize::MAX };
+            return Some(top.view(bytes));
+        }
         loop {
             if let Some((values, row, first)) = &mut self.values
                 && let Some(value) = values.next()

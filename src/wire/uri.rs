@@ -111,9 +111,15 @@ fn value_of(param: &[u8], name: &[u8]) -> Option<usize> {
     same(head, name).then_some(value.len())
 }
 
+/// White space, controls, quotes and angle brackets.
+#[inline(always)]
+fn is_unsound(b: u8) -> bool {
+    (b <= b' ') | (b == 0x7f) | (b == b'<') | (b == b'>') | (b == b'"')
+}
+
 /// True without white space, controls, quotes and angle brackets.
 pub(crate) fn octets_are_sound(bytes: &[u8], uri: Range<usize>) -> bool {
-    find(bytes, uri, |b| (b <= b' ') | (b == 0x7f) | (b == b'<') | (b == b'>') | (b == b'"')).is_none()
+    find(bytes, uri, is_unsound).is_none()
 }
 
 /// A URI by its places in a message: to be kept without the octets.
@@ -164,13 +170,14 @@ impl UriSpans {
         if scheme.is_none() {
             return Ok(uri);
         }
-        if !octets_are_sound(bytes, range.clone()) {
-            return Err(UriFault::Octet);
-        }
+        let rest = colon + 1..range.end;
         if scheme == Some(Scheme::Tel) {
-            uri.read_tel(bytes, colon + 1..range.end)?;
+            if !octets_are_sound(bytes, rest.clone()) {
+                return Err(UriFault::Octet);
+            }
+            uri.read_tel(bytes, rest)?;
         } else {
-            uri.read_sip(bytes, colon + 1..range.end)?;
+            uri.read_sip(bytes, rest)?;
         }
         Ok(uri)
     }
@@ -191,15 +198,24 @@ impl UriSpans {
         // `@` is allowed nowhere else unescaped, while the user part may hold ; ? / and more:
         // so it comes first.
         let mut host_at = at;
-        if let Some(n) = find_octet(bytes, at..end, b'@') {
-            host_at = n + 1;
-            let colon = find_octet(bytes, at..n, b':');
-            let user_end = colon.unwrap_or(n);
-            if user_end == at {
-                return Err(UriFault::User);
+        match find(bytes, at..end, |b| is_unsound(b) | (b == b'@')) {
+            Some(n) if bytes.get(n) == Some(&b'@') => {
+                host_at = n + 1;
+                match find(bytes, host_at..end, |b| is_unsound(b) | (b == b'@')) {
+                    None => {}
+                    Some(_) if octets_are_sound(bytes, host_at..end) => return Err(UriFault::User),
+                    Some(_) => return Err(UriFault::Octet),
+                }
+                let colon = find_octet(bytes, at..n, b':');
+                let user_end = colon.unwrap_or(n);
+                if user_end == at {
+                    return Err(UriFault::User);
+                }
+                self.user = Some((at..user_end).into());
+                self.password = colon.map(|c| (c + 1..n).into());
             }
-            self.user = Some((at..user_end).into());
-            self.password = colon.map(|c| (c + 1..n).into());
+            Some(_) => return Err(UriFault::Octet),
+            None => {}
         }
         let mut cursor = Cursor::new(bytes, host_at..end);
         let host = HostRef::read(&mut cursor).filter(HostRef::is_sound).ok_or(UriFault::Host)?;
@@ -216,10 +232,7 @@ impl UriSpans {
             return Ok(());
         }
         let mut params_end = end;
-        if let Some(n) = find(bytes, rest..end, |b| (b == b'?') | (b == b'@')) {
-            if find_octet(bytes, n..end, b'@').is_some() {
-                return Err(UriFault::User);
-            }
+        if let Some(n) = find_octet(bytes, rest..end, b'?') {
             params_end = n;
             self.headers = Some((n + 1..end).into());
         }

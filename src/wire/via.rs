@@ -153,6 +153,11 @@ impl ViaSpans {
         })
     }
 
+    /// The only value of its row.
+    pub(crate) fn is_sole(&self) -> bool {
+        self.sole
+    }
+
     /// With the octets that it was read from.
     pub(crate) fn view<'a>(&self, bytes: &'a [u8]) -> ViaRef<'a> {
         let sent_by = self.sent_by.range();
