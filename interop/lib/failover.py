@@ -133,6 +133,7 @@ def held(w, calls, death, limit=20.0):
 
 
 def kill(w, one):
+    w.killed = time.time()
     one.kill()
     return time.time()
 
@@ -218,7 +219,7 @@ def tcp_reset(w):
     gone = moved(calls)
     w.expect(gone, "nothing failed over")
     # INVITEs that were sent while the process stood still waited for its end, not for the element.
-    spread(w, "failover", [(c.attempts[1].sent - max(c.attempts[0].sent, death)) * 1000 for c, _ in gone])
+    spread(w, "failover", [(c.attempts[1].sent - max(c.attempts[0].sent, w.killed)) * 1000 for c, _ in gone])
     w.expect(w.figures.get("failover_ms_max", 0) < 20, "a reset cost 20 ms or more")
     w.figures["resets"] = sum(src == f"{ONE}:5080" for _, src, _ in wire.resets)
     w.expect(w.figures["resets"], "no TCP reset was seen")

@@ -191,6 +191,7 @@ pub fn reloaded(outcome: &Result<Reloaded, ReloadError>) -> (u16, Value) {
             let errors: Vec<String> = match error {
                 ReloadError::Config(errors) => errors.iter().map(ConfigError::to_string).collect(),
                 ReloadError::NoFile => Vec::new(),
+                ReloadError::Tls(error) => vec![error.to_string()],
             };
             (422, json!({ "ok": false, "error": error.to_string(), "errors": errors }))
         }

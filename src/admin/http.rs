@@ -156,7 +156,12 @@ async fn healthz(State(node): Shared) -> Response {
 
 async fn readyz(State(node): Shared) -> Response {
     match node.unready() {
-        None => "ready\n".into_response(),
+        None => {
+            // Nothing that a load balancer should act on: all nodes will have the same certificate.
+            let warnings = node.certificate_warnings();
+            let lines: String = warnings.iter().map(|w| format!("warning: {w}\n")).collect();
+            format!("ready\n{lines}").into_response()
+        }
         Some(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")).into_response(),
     }
 }

@@ -77,6 +77,7 @@ pub fn metrics(node: &Node) -> String {
     dns(&mut text, node);
     alto(&mut text);
     sockets(&mut text, node.counters());
+    certificates(&mut text, node);
     text.family("sbe_setup_seconds", "histogram", "INVITE received to INVITE sent.").histogram(&stats.setup);
     text.family("sbe_answer_delay_seconds", "histogram", "INVITE received to its 2xx.")
         .histogram(&stats.answer_delay);
@@ -279,6 +280,14 @@ fn sockets(text: &mut Text, counters: &Counters) {
             );
         }
     }
+    text.family(
+        "sbe_tls_handshakes_total",
+        "counter",
+        "TLS handshakes that succeeded; the others are in sbe_dropped_total.",
+    );
+    for direction in Direction::ALL {
+        text.sample(&[("direction", direction.label())], counters.handshakes(direction));
+    }
     let read = |n: &AtomicU64| n.load(Ordering::Relaxed);
     text.family("sbe_datagrams_total", "counter", "Datagrams received (in) and sent (out).")
         .sample(&[("direction", "in")], read(&counters.datagrams_in))
@@ -294,6 +303,25 @@ fn sockets(text: &mut Text, counters: &Counters) {
         .sample(&[], read(&counters.panics));
     text.family("sbe_log_suppressed_total", "counter", "Log lines left out because there were too many.")
         .sample(&[], read(&counters.log_suppressed));
+}
+
+/// Seconds since 1970 in the manner of Prometheus: an alert compares with `time()`.
+fn certificates(text: &mut Text, node: &Node) {
+    let help =
+        "When a certificate that we show expires, or the first of those sent with it, in seconds since 1970.";
+    text.family("sbe_certificate_expiry_seconds", "gauge", help);
+    // Two peers may be shown the same.
+    let files: BTreeMap<String, u64> = node
+        .certificates()
+        .iter()
+        .map(|c| {
+            let at = c.not_after.duration_since(std::time::SystemTime::UNIX_EPOCH).unwrap_or_default();
+            (c.file.display().to_string(), at.as_secs())
+        })
+        .collect();
+    for (file, at) in files {
+        text.sample(&[("file", &file)], at);
+    }
 }
 
 fn process(text: &mut Text, process: &Process, node: &Node) {

@@ -173,10 +173,15 @@ fn all_promised_metrics_are_there_from_the_start() {
         "sbe_setup_seconds_bucket{le=\"+Inf\"}",
         "sbe_setup_seconds_sum",
         "sbe_answer_delay_seconds_count",
+        "sbe_overload_shed_total{peer=\"core\"}",
+        "sbe_overload_shed_total{peer=\"sp1\"}",
     ] {
         assert_eq!(all.get(key), Some(&0.0), "{key}");
     }
     assert_eq!(all["sbe_ready"], 1.0);
+    assert_eq!(all["sbe_overload_admit_ratio"], 1.0);
+    assert!(all.contains_key("sbe_overload_delay_seconds"));
+    assert_eq!(world.json("/api/v1/status")["overload"]["shedding"], false);
     assert!(world.metrics().contains("# TYPE sbe_instance_up gauge"));
     assert_eq!(world.get("/metrics").status, 200);
 }

@@ -180,7 +180,8 @@ pub(super) fn tls(
         });
         Vec::new()
     };
-    for file in certificate.iter().chain(&key).chain(&trust) {
+    let crl = section.list(report, "crl", path).unwrap_or_default();
+    for file in certificate.iter().chain(&key).chain(&trust).chain(&crl) {
         report.reads(file);
     }
     let words = [
@@ -193,6 +194,7 @@ pub(super) fn tls(
         key: key.map(|k| k.value).unwrap_or_default(),
         trust: split(trust).0,
         system_trust: !is_list,
+        crl: split(crl).0,
         client_certificates: section.word(report, "client_certificates", &words, ClientCertificates::Require),
     })
 }

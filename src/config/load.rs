@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use super::error::{At, Fault, Report, place_error};
 use super::raw::Section;
@@ -85,6 +85,33 @@ pub fn load(path: &Path) -> Result<(Config, Vec<Warning>), Vec<ConfigError>> {
 /// All errors found, in the order of the text.
 pub fn parse(text: &str, name: &str) -> Result<(Config, Vec<Warning>), Vec<ConfigError>> {
     read(text, name, false)
+}
+
+/// A complaint about a file's content found later, in the form and with the place of those found here: the value
+/// of `key` in the table `[table]`, or in the `[[table]]` of this name.
+pub fn complaint(
+    path: &Path,
+    table: (&str, Option<&str>),
+    key: &str,
+    what: String,
+    remedy: String,
+) -> ConfigError {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let (document, _) = DeTable::parse_recoverable(&text);
+    let at = value_at(document.get_ref(), table, key).unwrap_or(0);
+    place_error(&path.display().to_string(), &text, at, Fault::new(what, remedy))
+}
+
+fn value_at(root: &DeTable<'_>, (table, name): (&str, Option<&str>), key: &str) -> Option<usize> {
+    let found = match (root.get(table)?.get_ref(), name) {
+        (DeValue::Table(found), None) => found,
+        (DeValue::Array(tables), Some(name)) => tables.iter().find_map(|t| match t.get_ref() {
+            DeValue::Table(t) if t.get("name")?.get_ref().as_str() == Some(name) => Some(t),
+            _ => None,
+        })?,
+        _ => return None,
+    };
+    found.get(key).map(|value| value.span().start)
 }
 
 fn read(text: &str, name: &str, open_files: bool) -> Result<(Config, Vec<Warning>), Vec<ConfigError>> {

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 pub use alto::{Alto, AltoMode, AltoRule, AltoScope};
 pub use error::{ConfigError, Warning};
-pub use load::{find, load, parse};
+pub use load::{complaint, find, load, parse};
 pub use raw::known_keys;
 pub use units::{show_duration, show_size};
 
@@ -109,6 +109,8 @@ pub struct Tls {
     pub trust: Vec<PathBuf>,
     /// `trust = "system"`.
     pub system_trust: bool,
+    /// PEM files of revoked certificates.
+    pub crl: Vec<PathBuf>,
     /// `client_certificates`
     pub client_certificates: ClientCertificates,
 }

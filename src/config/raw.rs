@@ -34,7 +34,7 @@ kinds! {
     ]
     NODE "[node]" ["name", "domains"]
     LISTEN "[[listen]]" ["transport", "bind", "realm", "advertise"]
-    TLS "[tls]" ["certificate", "key", "trust", "client_certificates"]
+    TLS "[tls]" ["certificate", "key", "trust", "crl", "client_certificates"]
     SIP "[sip]" [
         "t1", "t2", "t4", "timer_c", "idle_timeout", "message_timeout", "try_timeout", "connect_timeout", "failover_codes", "max_tries",
         "max_message", "max_headers", "max_header", "dialog_secret_file",

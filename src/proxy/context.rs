@@ -7,15 +7,16 @@ use std::time::Instant;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::flow::{ConnId, Hop, ListenerId, PeerId, SendFailure, Transport};
+use crate::flow::{ConnId, Hop, Host, ListenerId, PeerId, SendFailure};
 use crate::location::{Candidate, Instance, LocateKey, Located, Selection};
 use crate::peering::Party;
 use crate::transaction::{
     BranchParts, ClientInvite, ClientNonInvite, ServerInvite, ServerKey, ServerNonInvite,
 };
-use crate::wire::Method;
+use crate::wire::{Index, Message, Method};
 
 use super::decision::Record;
+use super::reply::ReplyPath;
 
 /// What a context serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,37 +42,6 @@ pub enum Server {
     NonInvite(ServerNonInvite),
     /// None: an ACK or a probe; or it has ended.
     Gone,
-}
-
-/// Where responses go (RFC 3261 §18.2.2, RFC 3581 §4).
-#[derive(Clone, Copy, Debug)]
-pub struct ReplyPath {
-    /// By the transport that the request came by.
-    pub transport: Transport,
-    /// From the listener that it came to.
-    pub listener: ListenerId,
-    /// UDP: where to; streams: the other end of the connection.
-    pub to: SocketAddr,
-    /// The connection that it came on.
-    pub conn: Option<ConnId>,
-    /// Streams: where a new connection goes when that one is dead: the source address with the sent-by port.
-    pub fallback: SocketAddr,
-    /// The fallback has been tried.
-    pub fell_back: bool,
-}
-
-impl ReplyPath {
-    /// The hop that this path stands for now.
-    pub fn hop(&self) -> Hop {
-        Hop {
-            transport: self.transport,
-            listener: self.listener,
-            remote: if self.fell_back { self.fallback } else { self.to },
-            conn: if self.fell_back { None } else { self.conn },
-            fresh: false,
-            tls: None,
-        }
-    }
 }
 
 /// The client side of an attempt.
@@ -161,6 +131,8 @@ pub struct Routing {
     pub last_is_uri: bool,
     /// The next hop is a strict router: its URI becomes the Request-URI, the old one the last Route.
     pub next_is_strict: bool,
+    /// Route values there are.
+    pub routes: usize,
     /// Replacement of the Request-URI for all legs; `None`: as it is.
     pub uri: Option<Bytes>,
 }
@@ -174,8 +146,10 @@ pub struct Leg {
     pub keys: SmallVec<[Arc<LocateKey>; 1]>,
     /// The Request-URI for this leg alone (a `[[route]]` names the peer's domain).
     pub uri: Option<Bytes>,
-    /// The name that a TLS server must prove, where the dialog remembers one.
+    /// Whom its TLS servers proved to be when the dialog was set up.
     pub tls_name: Option<Arc<str>>,
+    /// In a dialog: whom the sender proved to be when it was set up.
+    pub sender_name: Option<Arc<str>>,
 }
 
 /// The decision that came of a request (rules 3, 5, 8).
@@ -217,6 +191,8 @@ pub enum Pass {
 pub struct Live {
     /// The request as it came.
     pub request: Bytes,
+    /// Its index.
+    pub index: Arc<Index>,
     /// Source address and port, for received and rport.
     pub source: SocketAddr,
     /// The decision.
@@ -245,6 +221,13 @@ pub struct Live {
     pub seed: u64,
     /// The record being written.
     pub record: Option<Box<Record>>,
+}
+
+impl Live {
+    /// The request as it came, with its index.
+    pub fn message(&self) -> Message<'_> {
+        Message::new(&self.request, &self.index)
+    }
 }
 
 /// A response context.
@@ -278,6 +261,18 @@ pub struct Context {
     pub live: Option<Box<Live>>,
     /// For a probe: whose.
     pub probe: Option<PeerId>,
+    /// Streams: the last response, for a moment, in case that its way fails.
+    pub last: Option<Bytes>,
+    /// Number of the way that responses go now, as their tokens carry it.
+    pub way: u8,
+    /// Ways tried besides the first.
+    pub ways_tried: u8,
+    /// Sent-by of the request, once its servers have been asked for.
+    pub sent_by: Option<(Host, Option<u16>)>,
+    /// Those of its servers that are still to be tried, the next one last.
+    pub servers: Option<SmallVec<[Hop; 1]>>,
+    /// Kept until then, whatever its transactions do: a way may turn out to have failed.
+    pub held_until: Option<Instant>,
 }
 
 impl Context {
@@ -291,6 +286,7 @@ impl Context {
         let waiting = self.live.is_some() && matches!(self.kind, Kind::Ack | Kind::Probe);
         matches!(self.server, Server::Gone)
             && !waiting
+            && self.held_until.is_none()
             && self
                 .attempts
                 .iter()

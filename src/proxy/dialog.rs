@@ -1,9 +1,9 @@
 //! The token in our Record-Route: what an in-dialog request needs to be let through (rule 8).
 //!
-//! It names the peer of the dialog and the TLS identity it was reached by, under a MAC over the
-//! Call-ID, so that it proves itself without any state: after a restart, and on another node that
-//! shares the secret. Written as `;sbe=TOKEN` in lower-case base32, with `-domain` behind it where
-//! the peer was reached by TLS.
+//! It names the peer of the dialog and the TLS identities that both sides were known by, under a MAC over
+//! the Call-ID, so that it proves itself without any state: after a restart, and on another node that
+//! shares the secret. Written as `;sbe=TOKEN` in lower-case base32, with `-domain` behind it where the
+//! peer was met by TLS, and `~domain` where the core was.
 
 use std::hash::Hasher;
 
@@ -17,51 +17,77 @@ const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const RAW: usize = 12;
 const TEXT: usize = 20;
 
+/// Whom the two sides of a dialog proved to be, where they were met by TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Names<'a> {
+    /// A name in the peer's certificate.
+    pub peer: Option<&'a str>,
+    /// A name in the core's.
+    pub core: Option<&'a str>,
+}
+
 /// What a verified token says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Remembered<'a> {
     /// [`super::policy::peer_tag`] of the dialog's peer; 0: open federation.
     pub peer_tag: u32,
-    /// The domain whose certificate the peer's TLS servers must show.
-    pub tls_name: Option<&'a str>,
+    /// Whom TLS servers of either side must prove to be.
+    pub names: Names<'a>,
 }
 
 /// Writes a token for a dialog, to stand behind `;sbe=`.
-pub fn mint(secret: &[u8; 16], call_id: &[u8], peer_tag: u32, tls_name: Option<&str>) -> SmallVec<[u8; 64]> {
+pub fn mint(secret: &[u8; 16], call_id: &[u8], peer_tag: u32, names: Names<'_>) -> SmallVec<[u8; 64]> {
+    let names = Names { peer: names.peer.filter(writable), core: names.core.filter(writable) };
     let mut raw = [0u8; RAW];
     let (mac, tag) = raw.split_at_mut(8);
-    mac.copy_from_slice(&tag_of(secret, call_id, peer_tag, tls_name.unwrap_or("")).to_be_bytes());
+    mac.copy_from_slice(&tag_of(secret, call_id, peer_tag, names).to_be_bytes());
     tag.copy_from_slice(&peer_tag.to_be_bytes());
     let mut text = encode(raw);
-    if let Some(name) = tls_name {
-        text.push(b'-');
-        text.extend(name.bytes().map(|b| b.to_ascii_lowercase()));
+    for (mark, name) in [(b'-', names.peer), (b'~', names.core)] {
+        if let Some(name) = name {
+            text.push(mark);
+            text.extend(name.bytes().map(|b| b.to_ascii_lowercase()));
+        }
     }
     text
+}
+
+/// A name that can stand in a URI parameter; all names of hosts can.
+fn writable(name: &&str) -> bool {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+    !name.is_empty() && name.bytes().all(plain)
 }
 
 /// Reads a token that came back in a Route; `None`: not one of ours for this Call-ID.
 pub fn verify<'a>(secret: &[u8; 16], call_id: &[u8], token: &'a [u8]) -> Option<Remembered<'a>> {
     let (text, rest) = token.split_at_checked(TEXT)?;
-    let tls_name = match rest {
-        [] => None,
-        [b'-', name @ ..] => Some(std::str::from_utf8(name).ok()?),
-        _ => return None,
+    let rest = std::str::from_utf8(rest).ok()?;
+    let (peer, core) = match rest.split_once('~') {
+        Some((peer, core)) => (peer, Some(core)),
+        None => (rest, None),
     };
+    let peer = match peer {
+        "" => None,
+        marked => Some(marked.strip_prefix('-')?),
+    };
+    let names = Names { peer, core };
     let raw = decode(text)?;
     let (mac, tag) = raw.split_at(8);
     let mac = u64::from_be_bytes(mac.try_into().ok()?);
     let peer_tag = u32::from_be_bytes(tag.try_into().ok()?);
-    (mac == tag_of(secret, call_id, peer_tag, tls_name.unwrap_or("")))
-        .then_some(Remembered { peer_tag, tls_name })
+    (mac == tag_of(secret, call_id, peer_tag, names)).then_some(Remembered { peer_tag, names })
 }
 
-fn tag_of(secret: &[u8; 16], call_id: &[u8], peer_tag: u32, tls_name: &str) -> u64 {
+fn tag_of(secret: &[u8; 16], call_id: &[u8], peer_tag: u32, names: Names<'_>) -> u64 {
     let mut hasher = SipHasher24::new_with_key(secret);
     hasher.write(call_id);
     hasher.write_u8(0);
     hasher.write_u32(peer_tag);
-    for byte in tls_name.bytes() {
+    for byte in names.peer.unwrap_or("").bytes() {
+        hasher.write_u8(byte.to_ascii_lowercase());
+    }
+    hasher.write_u8(0);
+    for byte in names.core.unwrap_or("").bytes() {
         hasher.write_u8(byte.to_ascii_lowercase());
     }
     hasher.finish()
@@ -121,18 +147,32 @@ mod tests {
 
     #[test]
     fn a_token_comes_back_as_it_was_minted_in_any_case() {
-        for name in [None, Some("dest.example.com")] {
-            let token = mint(&SECRET, b"call@host", 0xdead_beef, name);
-            let want = Remembered { peer_tag: 0xdead_beef, tls_name: name };
-            assert_eq!(verify(&SECRET, b"call@host", &token), Some(want));
+        let (peer, core) = (Some("dest.example.com"), Some("core.example.net"));
+        for names in
+            [Names::default(), Names { peer, core: None }, Names { peer: None, core }, Names { peer, core }]
+        {
+            let token = mint(&SECRET, b"call@host", 0xdead_beef, names);
+            assert_eq!(
+                verify(&SECRET, b"call@host", &token),
+                Some(Remembered { peer_tag: 0xdead_beef, names })
+            );
             let upper = token.to_ascii_uppercase();
             assert_eq!(verify(&SECRET, b"call@host", &upper).unwrap().peer_tag, 0xdead_beef);
         }
     }
 
     #[test]
+    fn a_name_that_cannot_stand_in_a_parameter_is_left_out() {
+        for name in ["a;b", "a>b", "a~b", "", "a b"] {
+            let token = mint(&SECRET, b"c", 1, Names { peer: Some(name), core: Some(name) });
+            assert_eq!(verify(&SECRET, b"c", &token).unwrap().names, Names::default(), "{name}");
+        }
+    }
+
+    #[test]
     fn another_call_another_secret_another_name_or_a_changed_octet_is_refused() {
-        let token = mint(&SECRET, b"call@host", 7, Some("a.example"));
+        let token =
+            mint(&SECRET, b"call@host", 7, Names { peer: Some("a.example"), core: Some("b.example") });
         assert_eq!(verify(&SECRET, b"other@host", &token), None);
         assert_eq!(verify(b"0123456789abcdeX", b"call@host", &token), None);
         for at in 0..token.len() {
@@ -143,5 +183,8 @@ mod tests {
         for len in 0..token.len() {
             assert_eq!(verify(&SECRET, b"call@host", &token[..len]), None, "length {len}");
         }
+        let moved = mint(&SECRET, b"call@host", 7, Names { peer: None, core: Some("a.example") });
+        let forged = [&moved[..TEXT], b"-a.example"].concat();
+        assert_eq!(verify(&SECRET, b"call@host", &forged), None, "a name that has changed sides");
     }
 }

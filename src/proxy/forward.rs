@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::flow::Transport;
 use crate::transaction::Branch;
 use crate::wire::{
     Edit, Message, Method, Name, ensure_content_length, retain_values, set_max_forwards, stamp_via,
@@ -31,8 +32,8 @@ pub struct Forward<'a> {
     pub secret: &'a [u8; 16],
     /// Peer of the dialog, for the token.
     pub peer_tag: u32,
-    /// Name that the hop's TLS server proves.
-    pub tls_name: Option<&'a str>,
+    /// Whom both sides have proved to be, for the token.
+    pub names: dialog::Names<'a>,
     /// Header names to be removed, in lower case.
     pub strip: &'a [String],
 }
@@ -63,11 +64,6 @@ pub fn forward(msg: &Message<'_>, f: &Forward<'_>) -> Vec<u8> {
 /// Request-URI and Route rows (§16.4, §16.6 step 6).
 fn request_line(edit: &mut Edit<'_>, msg: &Message<'_>, f: &Forward<'_>, uri: &[u8]) {
     let routing = f.routing;
-    let count = if routing.own_routes > 0 || routing.last_is_uri || routing.next_is_strict {
-        msg.routes().count()
-    } else {
-        0
-    };
     let strict =
         routing.next_is_strict.then(|| msg.routes().nth(routing.own_routes)).flatten().and_then(Result::ok);
     if let Some(next) = &strict {
@@ -78,9 +74,13 @@ fn request_line(edit: &mut Edit<'_>, msg: &Message<'_>, f: &Forward<'_>, uri: &[
     } else if uri != msg.uri() {
         edit.replace(msg.uri_range(), uri);
     }
-    if count > 0 {
-        let first = routing.own_routes + usize::from(strict.is_some());
-        let last = count - usize::from(routing.last_is_uri);
+    let first = routing.own_routes + usize::from(strict.is_some());
+    let last = routing.routes.saturating_sub(usize::from(routing.last_is_uri));
+    if first >= last {
+        for field in msg.headers(Name::Route) {
+            edit.remove(field.row);
+        }
+    } else if first > 0 || last < routing.routes {
         retain_values(edit, Name::Route, |n| n >= first && n < last);
     }
 }
@@ -94,10 +94,12 @@ const fn records_route(method: Method) -> bool {
 /// Rule 7: one value, or two where the listeners differ (RFC 5658), the one that the callee's side
 /// uses on top.
 fn record_route(edit: &mut Edit<'_>, msg: &Message<'_>, f: &Forward<'_>, at: usize) {
-    let token = dialog::mint(f.secret, msg.call_id(), f.peer_tag, f.tls_name);
+    let token = dialog::mint(f.secret, msg.call_id(), f.peer_tag, f.names);
     let mut value = |listener: &Listener| {
         // §16.6 step 4: a SIPS URI for a request that is under SIPS; the transport parameter stays, for rule 8.
-        let scheme: &[u8] = if msg.uri().get(..5).is_some_and(|s| s.eq_ignore_ascii_case(b"sips:")) {
+        // A side that sent or gets it without TLS couldn't reach us by such a URI.
+        let under_sips = msg.uri().get(..5).is_some_and(|s| s.eq_ignore_ascii_case(b"sips:"));
+        let scheme: &[u8] = if under_sips && listener.transport == Transport::Tls {
             b"Record-Route: <sips:"
         } else {
             b"Record-Route: <sip:"

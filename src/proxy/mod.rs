@@ -9,15 +9,19 @@ pub mod decision;
 pub mod dialog;
 mod forward;
 pub mod policy;
+pub mod reply;
 mod response;
 mod route;
+mod tls;
 mod validate;
 
 pub use context::{
-    Attempt, Best, Cancel, Client, Context, Kind, Leg, Live, Pass, Plan, ReplyPath, Routing, Server, Stage,
+    Attempt, Best, Cancel, Client, Context, Kind, Leg, Live, Pass, Plan, Routing, Server, Stage,
 };
 pub use forward::{Forward, forward};
 pub use policy::{Listener, PeerEntry, Policy};
+pub use reply::ReplyPath;
 pub use response::{Verdict, upstream, verdict};
 pub use route::{Decision, decide, dialog_peer, is_own, port_of, realm_of};
+pub use tls::{dialog_names, expectation};
 pub use validate::{Reject, validate};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ahash::AHashMap;
 
 use crate::config::{Config, DomainPattern, Listen, NextHop, Peer, Realm};
-use crate::flow::{Host, ListenerId, Origin, PeerId, Transport};
+use crate::flow::{Host, ListenerId, Origin, PeerId, TlsIdentity, Transport};
 use crate::location::{Enabled, LocateKey};
 use crate::peering::{Domains, Ledger, Owner, Party, Sources};
 use crate::transaction::TimerConfig;
@@ -62,6 +62,8 @@ pub struct PeerEntry {
     pub failover_codes: Vec<u16>,
     /// Identities accepted from its TLS servers besides the name asked for; `None`: that name alone.
     pub tls_names: Option<Arc<[String]>>,
+    /// Names of its certificates: those, else the exact ones of its domains.
+    pub names: Arc<[String]>,
     /// First exact domain, for the Request-URI that a `[[route]]` makes (rule 5).
     pub first_domain: Option<Host>,
     /// Hash of its name as our dialog tokens carry it.
@@ -83,6 +85,8 @@ pub struct Policy {
     pub sources: Sources,
     /// Whose a certificate's name is.
     pub tls_names: AHashMap<String, Party>,
+    /// Names of the core's certificates.
+    core_names: Arc<[String]>,
     /// Timers of server transactions, and of client transactions to the core.
     pub timers: TimerConfig,
     /// Limits of the wire layer.
@@ -130,6 +134,7 @@ impl Policy {
             domains: domains(&config, &listeners, &ids),
             sources: sources(&config, &ids),
             tls_names: tls_names(&config, &ids),
+            core_names: config.core.tls_names.clone().into(),
             routes: routes(&config, &ids),
             enabled: [Realm::Core, Realm::Peering, Realm::Both].map(|r| enabled(&config, &listeners, r)),
             limits: Limits {
@@ -191,6 +196,33 @@ impl Policy {
             None if self.config.federation_open && realm != Realm::Core => Party::Federation,
             _ => Party::Stranger,
         }
+    }
+
+    /// Names of certificates that are accepted from the servers of a party besides the one asked for.
+    pub fn accepted_names(&self, party: Party) -> &[String] {
+        match party {
+            Party::Core => &self.core_names,
+            Party::Peer(p) => self.peer(p).and_then(|p| p.tls_names.as_deref()).unwrap_or_default(),
+            Party::Federation | Party::Stranger => &[],
+        }
+    }
+
+    /// All names that a party is known by over TLS.
+    pub fn names(&self, party: Party) -> Arc<[String]> {
+        match party {
+            Party::Core => Arc::clone(&self.core_names),
+            Party::Peer(p) => self.peer(p).map_or_else(Arc::default, |p| Arc::clone(&p.names)),
+            Party::Federation | Party::Stranger => Arc::default(),
+        }
+    }
+
+    /// The name in a certificate that made its holder this party.
+    pub fn name_of<'a>(&self, party: Party, identity: &'a TlsIdentity) -> Option<&'a str> {
+        let is = |name: &&String| match party {
+            Party::Federation => true,
+            _ => self.tls_names.get(name.as_str()) == Some(&party),
+        };
+        identity.names.iter().find(is).map(String::as_str)
     }
 
     /// Peers for a number, best first, and the prefix that chose them; `None`: no rule fits (rule 3).
@@ -344,6 +376,7 @@ fn entry(config: &Config, peer: &Peer, id: PeerId) -> PeerEntry {
         timers,
         failover_codes: peer.failover_codes.clone().unwrap_or_else(|| config.sip.failover_codes.clone()),
         tls_names: peer.tls_names.clone().map(Arc::from),
+        names: names_of(peer).into(),
         first_domain: peer.domains.iter().find_map(|d| match d {
             DomainPattern::Exact(h) => Some(h.clone()),
             DomainPattern::Below(_) => None,
@@ -391,15 +424,20 @@ fn tls_names(config: &Config, ids: &[PeerId]) -> AHashMap<String, Party> {
         names.entry(name.to_ascii_lowercase()).or_insert(Party::Core);
     }
     for (peer, id) in config.peers.iter().zip(ids) {
-        let exact = peer.domains.iter().filter_map(|d| match d {
-            DomainPattern::Exact(Host::Name(n)) => Some(n.to_string()),
-            _ => None,
-        });
-        for name in peer.tls_names.clone().unwrap_or_else(|| exact.collect()) {
+        for name in names_of(peer) {
             names.entry(name.to_ascii_lowercase()).or_insert(Party::Peer(*id));
         }
     }
     names
+}
+
+/// Rule 1: `tls_names`, else the exact names among the domains.
+fn names_of(peer: &Peer) -> Vec<String> {
+    let exact = peer.domains.iter().filter_map(|d| match d {
+        DomainPattern::Exact(Host::Name(n)) => Some(n.to_string()),
+        _ => None,
+    });
+    peer.tls_names.clone().unwrap_or_else(|| exact.collect())
 }
 
 fn routes(config: &Config, ids: &[PeerId]) -> Vec<(String, Vec<PeerId>)> {

@@ -1,10 +1,16 @@
 //! Response processing: RFC 3261 §16.7 steps 3 and 9, as splices on the response as it came.
 
-use crate::wire::{Edit, Message, ensure_content_length, remove_top_via};
+use crate::wire::{Edit, Message, Name, ensure_content_length, remove_top_via};
 
 /// The response as it goes upstream: without our Via. `None` if it has none.
 pub fn upstream(msg: &Message<'_>) -> Option<Vec<u8>> {
     let via = msg.top_via()?;
+    if via.sole && msg.header(Name::ContentLength).is_some() {
+        // Nothing but one row goes.
+        let (whole, row) = (msg.range(), via.row);
+        let head = msg.bytes.get(whole.start..row.start)?;
+        return Some([head, msg.bytes.get(row.end..whole.end)?].concat());
+    }
     let mut edit = Edit::new(*msg);
     remove_top_via(&mut edit, &via);
     ensure_content_length(&mut edit);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 
-use crate::config::Realm;
+use crate::config::{NextHop, Realm};
 use crate::flow::{Host, ListenerId, PeerId, Transport};
 use crate::location::{LocateKey, TargetUri, TransportParam, target_of};
 use crate::peering::{Owner, Party};
@@ -28,6 +28,8 @@ pub enum Decision {
     /// Refuse it.
     Refuse(Reject),
 }
+
+const BAD_URI: Reject = Reject::new(400, "Bad Request-URI", "bad_uri");
 
 const FORBIDDEN: Reject = Reject::new(403, "Forbidden", "no_transit");
 
@@ -52,16 +54,21 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     let mut routing = Routing::default();
     // §16.4: with a maddr of ours the URI was addressed to us as an outbound proxy. The parameter goes,
     // and with it the port and transport that brought the request here.
-    let stripped = without_own_maddr(policy, msg.uri());
-    if let Some(text) = &stripped {
-        routing.uri = Some(Bytes::copy_from_slice(text));
-    }
-    let mut request_uri = uri_of(stripped.as_deref().unwrap_or(msg.uri()))?;
-    let mut routes: SmallVec<[UriRef<'_>; 4]> = SmallVec::new();
+    let received = msg.request_uri().ok_or(BAD_URI)?;
+    let stripped = without_own_maddr(policy, &received);
+    let mut request_uri = match &stripped {
+        Some(text) => {
+            routing.uri = Some(Bytes::copy_from_slice(text));
+            UriRef::parse(text).map_err(|_| BAD_URI)?
+        }
+        None => received,
+    };
+    let mut routes: SmallVec<[UriRef<'_>; 2]> = SmallVec::new();
     for route in msg.routes() {
         let route = route.map_err(|_| Reject::new(400, "Bad Route", "bad_route"))?;
         routes.push(route.uri);
     }
+    routing.routes = routes.len();
     // §16.4: a strict router has put our Record-Route into the Request-URI; the real one is the last Route.
     let mut own = OwnRoutes::default();
     if request_uri.param(b"lr").is_some() && is_own(policy, &request_uri) {
@@ -72,19 +79,20 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
             request_uri = last;
         }
     }
-    while let Some(first) = routes.first()
+    while let Some(first) = routes.get(routing.own_routes)
         && is_own(policy, first)
     {
         own.see(policy, msg, first);
         routing.own_routes += 1;
-        routes.remove(0);
     }
-    let next = routes.first();
+    // §16.6 step 7: with a SIPS Request-URI every next hop is one, whatever its own URI says.
+    let sips = request_uri.scheme == Scheme::Sips;
+    let next = routes.get(routing.own_routes);
     if let Some(next) = next {
         routing.next_is_strict = next.param(b"lr").is_none();
     }
     if own.seen {
-        return in_dialog(policy, from, &own, next.unwrap_or(&request_uri), routing).map(Some);
+        return in_dialog(policy, from, &own, next.unwrap_or(&request_uri), sips, routing).map(Some);
     }
     out_of_dialog(policy, from, msg, &request_uri, next, routing)
 }
@@ -115,9 +123,10 @@ fn in_dialog(
     from: Party,
     own: &OwnRoutes<'_>,
     next: &UriRef<'_>,
+    sips: bool,
     routing: Routing,
 ) -> Result<Plan, Reject> {
-    let key = target(next)?;
+    let key = target(next, sips)?;
     let port = port_of(next);
     let reachable = policy.reachable_from(from, &next.host, port);
     let party = match (own.remembered, from) {
@@ -134,14 +143,21 @@ fn in_dialog(
     let Some(party) = party else {
         return Err(Reject::new(403, "Forbidden", "route_not_allowed"));
     };
-    let tls_name = match (own.remembered, from) {
-        (Some(Remembered { tls_name: Some(name), .. }), Party::Core) => Some(Arc::from(name)),
-        _ => None,
+    let names = own.remembered.map(|r| r.names).unwrap_or_default();
+    let (theirs, senders) = match from {
+        Party::Core => (names.peer, names.core),
+        _ => (names.core, names.peer),
     };
     let key = LocateKey { realm: realm_of(party), ..key };
     Ok(Plan {
         routing,
-        legs: smallvec![Leg { party, keys: smallvec![Arc::new(key)], uri: None, tls_name }],
+        legs: smallvec![Leg {
+            party,
+            keys: smallvec![Arc::new(key)],
+            uri: None,
+            tls_name: theirs.map(Arc::from),
+            sender_name: senders.map(Arc::from),
+        }],
         listener: own.listener,
         rule: Rule::RouteSet,
     })
@@ -157,6 +173,7 @@ fn out_of_dialog(
     routing: Routing,
 ) -> Result<Option<Plan>, Reject> {
     let target_uri = next.unwrap_or(request_uri);
+    let sips = request_uri.scheme == Scheme::Sips || target_uri.scheme == Scheme::Sips;
     if matches!(target_uri.scheme, Scheme::Tel) {
         if from != Party::Core || !policy.has_routes() {
             return Err(Reject::new(416, "Unsupported URI Scheme", "scheme"));
@@ -168,19 +185,16 @@ fn out_of_dialog(
         return Ok(None);
     }
     match (from, owner) {
-        (Party::Peer(_) | Party::Federation, Owner::Own) => to_core(policy, routing).map(Some),
+        (Party::Peer(_) | Party::Federation, Owner::Own) => to_core(policy, sips, routing).map(Some),
         (Party::Core, Owner::Own) => by_number(policy, target_uri, routing).map(Some),
         (Party::Core, Owner::Peer(peer)) => {
             let entry = policy.peer(peer).ok_or(FORBIDDEN)?;
             let key = match &entry.config.next_hop {
                 // Indirect peering: a certificate of the transit names the transit, so SIPS ends here (S17, RFC 5630).
-                Some(_) if target_uri.scheme == Scheme::Sips => {
-                    return Err(Reject::new(480, "Temporarily Unavailable", "sips_indirect")
-                        .with("Warning", "399 sbe \"sips is not offered through a transit\""));
-                }
+                Some(_) if sips => return Err(sips_indirect()),
                 Some(hop) => locate_key(hop, Realm::Peering),
                 None => {
-                    let key = target(target_uri)?;
+                    let key = target(target_uri, sips)?;
                     allowed_maddr(policy, target_uri, from)?;
                     key
                 }
@@ -188,7 +202,7 @@ fn out_of_dialog(
             Ok(Some(single(Party::Peer(peer), key, None, routing, Rule::PeerDomain)))
         }
         (Party::Core, Owner::Nobody) if policy.config.federation_open => {
-            let key = target(target_uri)?;
+            let key = target(target_uri, sips)?;
             Ok(Some(single(Party::Federation, key, None, routing, Rule::Federation)))
         }
         (Party::Core, Owner::Nobody) => Err(Reject::new(403, "Forbidden", "unknown_domain")),
@@ -200,25 +214,53 @@ fn single(party: Party, key: LocateKey, uri: Option<Bytes>, routing: Routing, ru
     let key = LocateKey { realm: realm_of(party), ..key };
     Plan {
         routing,
-        legs: smallvec![Leg { party, keys: smallvec![Arc::new(key)], uri, tls_name: None }],
+        legs: smallvec![Leg {
+            party,
+            keys: smallvec![Arc::new(key)],
+            uri,
+            tls_name: None,
+            sender_name: None
+        }],
         listener: None,
         rule,
     }
 }
 
 /// Requests of peers for our own domains.
-fn to_core(policy: &Policy, routing: Routing) -> Result<Plan, Reject> {
-    let keys: SmallVec<[Arc<LocateKey>; 1]> =
-        policy.config.core.next_hops.iter().map(|h| Arc::new(locate_key(h, Realm::Core))).collect();
+fn to_core(policy: &Policy, sips: bool, routing: Routing) -> Result<Plan, Reject> {
+    let hops = &policy.config.core.next_hops;
+    let keys: SmallVec<[Arc<LocateKey>; 1]> = hops
+        .iter()
+        .filter_map(|h| if sips { secure_key(h) } else { Some(locate_key(h, Realm::Core)) })
+        .map(Arc::new)
+        .collect();
+    if keys.is_empty() && !hops.is_empty() {
+        // Rule 15: never downgraded.
+        return Err(Reject::new(480, "Temporarily Unavailable", "sips_core")
+            .with("Warning", "399 sbe \"the next hop has no TLS, which sips needs\""));
+    }
     if keys.is_empty() {
         return Err(Reject::new(480, "Temporarily Unavailable", "no_core"));
     }
     Ok(Plan {
         routing,
-        legs: smallvec![Leg { party: Party::Core, keys, uri: None, tls_name: None }],
+        legs: smallvec![Leg { party: Party::Core, keys, uri: None, tls_name: None, sender_name: None }],
         listener: None,
         rule: Rule::CoreNextHops,
     })
+}
+
+/// What to locate for a next hop of the core where the request is under SIPS; `None`: it has no TLS. An address
+/// or a port without a transport means UDP (RFC 3263 §4.1).
+fn secure_key(hop: &NextHop) -> Option<LocateKey> {
+    let named = hop.transport.is_none() && hop.port.is_none() && matches!(hop.host, Host::Name(_));
+    let secure = hop.sips || hop.transport == Some(Transport::Tls) || named;
+    secure.then(|| locate_key(&NextHop { sips: true, ..hop.clone() }, Realm::Core))
+}
+
+fn sips_indirect() -> Reject {
+    Reject::new(480, "Temporarily Unavailable", "sips_indirect")
+        .with("Warning", "399 sbe \"sips is not offered through a transit\"")
 }
 
 /// `[[route]]`: the longest prefix of the user part gives the peers; the URI's host and port become
@@ -229,6 +271,9 @@ fn by_number(policy: &Policy, uri: &UriRef<'_>, routing: Routing) -> Result<Plan
         return Err(not_found);
     };
     let legs: SmallVec<[Leg; 1]> = peers.iter().filter_map(|p| number_leg(policy.peer(*p)?, uri)).collect();
+    if legs.is_empty() && uri.scheme == Scheme::Sips {
+        return Err(sips_indirect());
+    }
     if legs.is_empty() {
         return Err(not_found);
     }
@@ -243,6 +288,7 @@ fn number_leg(peer: &PeerEntry, uri: &UriRef<'_>) -> Option<Leg> {
         _ => with_host(uri, &domain),
     };
     let key = match &peer.config.next_hop {
+        Some(_) if uri.scheme == Scheme::Sips => return None,
         Some(hop) => locate_key(hop, Realm::Peering),
         None => LocateKey {
             host: domain,
@@ -257,6 +303,7 @@ fn number_leg(peer: &PeerEntry, uri: &UriRef<'_>) -> Option<Leg> {
         keys: smallvec![Arc::new(key)],
         uri: Some(text.into()),
         tls_name: None,
+        sender_name: None,
     })
 }
 
@@ -285,10 +332,10 @@ fn allowed_maddr(policy: &Policy, uri: &UriRef<'_>, from: Party) -> Result<(), R
 
 /// The Request-URI without a `maddr` that names this element, its port and its transport (§16.4);
 /// `None` if it has no such `maddr`.
-fn without_own_maddr(policy: &Policy, bytes: &[u8]) -> Option<Vec<u8>> {
-    let uri = UriRef::parse(bytes).ok()?;
+fn without_own_maddr(policy: &Policy, uri: &UriRef<'_>) -> Option<Vec<u8>> {
+    let bytes = uri.bytes;
     let maddr = uri.maddr()?.ok()?;
-    if !policy.domains.is_own(&maddr, port_of(&uri)) {
+    if !policy.domains.is_own(&maddr, port_of(uri)) {
         return None;
     }
     let end = uri.host_port_range.end;
@@ -310,12 +357,8 @@ fn without_own_maddr(policy: &Policy, bytes: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-fn uri_of(bytes: &[u8]) -> Result<UriRef<'_>, Reject> {
-    UriRef::parse(bytes).map_err(|_| Reject::new(400, "Bad Request-URI", "bad_uri"))
-}
-
-/// RFC 3263 §4: what to locate for a URI.
-fn target(uri: &UriRef<'_>) -> Result<LocateKey, Reject> {
+/// RFC 3263 §4: what to locate for a URI, as if it were a SIPS URI where `sips` says so.
+fn target(uri: &UriRef<'_>, sips: bool) -> Result<LocateKey, Reject> {
     if !uri.is_sip() {
         return Err(Reject::new(416, "Unsupported URI Scheme", "scheme"));
     }
@@ -325,7 +368,7 @@ fn target(uri: &UriRef<'_>) -> Result<LocateKey, Reject> {
         Some(Err(_)) => return Err(Reject::new(400, "Bad maddr", "bad_uri")),
     };
     let parts = TargetUri {
-        sips: uri.scheme == Scheme::Sips,
+        sips: sips || uri.scheme == Scheme::Sips,
         host: uri.host.to_host(),
         port: uri.port,
         transport: uri.param(b"transport").map(|v| TransportParam::from_token(v.unwrap_or_default())),

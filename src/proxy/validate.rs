@@ -1,7 +1,7 @@
 //! Request validation, RFC 3261 §16.3.
 
 use crate::transaction::Branch;
-use crate::wire::{Message, Method, Name, Scheme, UriRef};
+use crate::wire::{Message, Method, Name, Scheme};
 
 /// A request that this element answers itself, with what.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +57,10 @@ pub fn validate(
 
 /// Step 2: only schemes that can be routed (`tel` is for the number routes, rule 3).
 fn scheme(msg: &Message<'_>) -> Result<(), Reject> {
-    match UriRef::parse(msg.uri()).map(|u| u.scheme) {
-        Ok(Scheme::Sip | Scheme::Sips | Scheme::Tel) => Ok(()),
-        Ok(Scheme::Other(_)) => Err(Reject::new(416, "Unsupported URI Scheme", "scheme")),
-        Err(_) => Err(Reject::new(400, "Bad Request-URI", "bad_uri")),
+    match msg.request_uri().map(|u| u.scheme) {
+        Some(Scheme::Sip | Scheme::Sips | Scheme::Tel) => Ok(()),
+        Some(Scheme::Other(_)) => Err(Reject::new(416, "Unsupported URI Scheme", "scheme")),
+        None => Err(Reject::new(400, "Bad Request-URI", "bad_uri")),
     }
 }
 

@@ -46,13 +46,15 @@ pub enum DropReason {
     Accept,
     /// A datagram that the kernel refused to send.
     Unsendable,
-    /// A TLS handshake that did not come to an end.
+    /// A TLS handshake that failed.
     Handshake,
+    /// A connection closed at once because too many TLS handshakes were under way.
+    HandshakeLimit,
 }
 
 impl DropReason {
     /// All of them.
-    pub const ALL: [DropReason; 9] = [
+    pub const ALL: [DropReason; 10] = [
         DropReason::UdpSendQueue,
         DropReason::Oversize,
         DropReason::Connections,
@@ -62,6 +64,7 @@ impl DropReason {
         DropReason::Accept,
         DropReason::Unsendable,
         DropReason::Handshake,
+        DropReason::HandshakeLimit,
     ];
 
     /// The value of `sbe_dropped_total`'s label.
@@ -76,6 +79,7 @@ impl DropReason {
             DropReason::Accept => "accept",
             DropReason::Unsendable => "unsendable",
             DropReason::Handshake => "tls_handshake",
+            DropReason::HandshakeLimit => "tls_handshake_limit",
         }
     }
 }
@@ -85,6 +89,7 @@ impl DropReason {
 pub struct Counters {
     connections: [[AtomicI64; 2]; 3],
     dropped: [AtomicU64; DropReason::ALL.len()],
+    handshakes: [AtomicU64; 2],
     /// Datagrams received.
     pub datagrams_in: AtomicU64,
     /// Datagrams sent.
@@ -114,6 +119,15 @@ impl Counters {
     /// For `sbe_dropped_total{reason}`.
     pub fn dropped(&self, reason: DropReason) -> u64 {
         self.dropped[reason as usize].load(Ordering::Relaxed)
+    }
+
+    /// TLS handshakes that succeeded, by who opened the connection.
+    pub fn handshakes(&self, direction: Direction) -> u64 {
+        self.handshakes[direction as usize].load(Ordering::Relaxed)
+    }
+
+    pub(super) fn handshake(&self, direction: Direction) {
+        self.handshakes[direction as usize].fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn drop_one(&self, reason: DropReason) {

@@ -10,16 +10,21 @@ use std::time::{Duration, Instant};
 
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_rustls::TlsStream;
 
-use crate::flow::{Hop, ListenerId, Origin, SendFailure, Transport};
+use crate::flow::{Hop, ListenerId, Origin, SendFailure, TlsIdentity, Transport};
 use crate::shard::io::Send;
 
-use super::counters::{Direction, DropReason};
+use super::counters::{Counters, Direction, DropReason};
 use super::driver::Worker;
 use super::element::Element;
+use super::events::name;
 use super::pool::{Conn, NewConn};
 use super::stream::{finish, serve};
 use super::sys;
+use super::tls::Failure;
+use super::tls::gate::{self, Pass};
+use super::tls::words::Cause;
 
 /// Pause after an accept that failed for want of descriptors: the listener stays readable.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -51,16 +56,23 @@ impl<E: Element> Worker<E> {
         if let Some(conn) = self.node.pool.find(hop, local, now) {
             return Ok(conn);
         }
-        match hop.transport {
-            Transport::Tcp => self.dial(hop, local, now),
-            Transport::Tls => Err(SendFailure::Tls),
-            Transport::Udp => Err(SendFailure::Local),
+        match (hop.transport, &hop.tls) {
+            (Transport::Tcp, _) | (Transport::Tls, Some(_)) => self.dial(hop, local, now),
+            // Nobody would know whom to believe.
+            (Transport::Tls, None) => Err(SendFailure::Tls),
+            (Transport::Udp, _) => Err(SendFailure::Local),
         }
     }
 
     /// Begins to open a connection; what is to be sent on it may be queued at once.
     fn dial(self: &Rc<Self>, hop: &Hop, local: IpAddr, now: Instant) -> Result<Arc<Conn>, SendFailure> {
-        let new = NewConn { transport: hop.transport, direction: Direction::Out, remote: hop.remote, local };
+        let new = NewConn {
+            transport: hop.transport,
+            direction: Direction::Out,
+            remote: hop.remote,
+            local,
+            wanted: hop.tls.clone().filter(|_| hop.transport == Transport::Tls),
+        };
         let conn = self.node.pool.admit(new, now).ok_or_else(|| {
             self.counters().drop_one(DropReason::Connections);
             SendFailure::Local
@@ -68,14 +80,22 @@ impl<E: Element> Worker<E> {
         self.counters().connection(conn.transport, conn.direction, 1);
         let (worker, made, listener) = (Rc::clone(self), Arc::clone(&conn), hop.listener);
         tokio::task::spawn_local(async move {
-            let timeout = worker.node.settings.connect_timeout;
-            let outcome = match tokio::time::timeout(timeout, worker.connect(&made)).await {
-                Ok(outcome) => outcome,
+            let until = Instant::now() + worker.node.settings.connect_timeout;
+            let opened = match tokio::time::timeout_at(until.into(), worker.connect(&made)).await {
+                Ok(opened) => opened,
                 Err(_) => Err(SendFailure::ConnectTimeout),
             };
-            match outcome {
-                Ok((stream, local)) => {
-                    let origin = origin_of(&made, listener, local);
+            let (stream, local) = match opened {
+                Ok(opened) => opened,
+                Err(failure) => return finish(&worker, &made, VecDeque::new(), |_| failure),
+            };
+            let mut origin = origin_of(&made, listener, local);
+            if made.wanted.is_none() {
+                return serve(worker, made, stream, origin).await;
+            }
+            match worker.prove(&made, stream, until).await {
+                Ok((stream, identity)) => {
+                    origin.identity = Some(identity);
                     serve(worker, made, stream, origin).await;
                 }
                 Err(failure) => finish(&worker, &made, VecDeque::new(), |_| failure),
@@ -84,8 +104,54 @@ impl<E: Element> Worker<E> {
         Ok(conn)
     }
 
-    /// Opens a connection from the listener's address. A TLS handshake belongs here too: it counts
-    /// against `connect_timeout`.
+    /// The TLS handshake on a connection that we have opened; it too must be done by the end of `connect_timeout`.
+    async fn prove(
+        &self,
+        conn: &Conn,
+        stream: TcpStream,
+        until: Instant,
+    ) -> Result<(TlsStream<TcpStream>, Arc<TlsIdentity>), SendFailure> {
+        let (Some(tls), Some(wanted)) = (self.node.tls.load_full(), &conn.wanted) else {
+            return Err(SendFailure::Tls);
+        };
+        match tokio::time::timeout_at(until.into(), tls.connect(stream, wanted)).await {
+            Ok(Ok((stream, identity))) => {
+                conn.verified(Arc::clone(&identity));
+                self.counters().handshake(Direction::Out);
+                Ok((stream, identity))
+            }
+            Ok(Err(failure)) => {
+                self.handshake_failed(conn, &failure);
+                Err(SendFailure::Tls)
+            }
+            Err(_) => {
+                let words = format!(
+                    "it did not finish within connect_timeout, {} ms",
+                    self.node.settings.connect_timeout.as_millis()
+                );
+                self.handshake_failed(conn, &Failure { cause: Cause::Timeout, words });
+                Err(SendFailure::ConnectTimeout)
+            }
+        }
+    }
+
+    /// Counts a failed handshake, and tells of it once a minute for each other end and cause.
+    pub(super) fn handshake_failed(&self, conn: &Conn, failure: &Failure) {
+        self.counters().drop_one(DropReason::Handshake);
+        let Some(left_out) = self.node.failures.take(conn.remote.ip(), failure.cause, Instant::now()) else {
+            return Counters::add(&self.counters().log_suppressed, 1);
+        };
+        let (remote, cause, words) = (conn.remote, failure.cause.label(), failure.words.as_str());
+        match &conn.wanted {
+            Some(wanted) => {
+                let peer = name(&self.node.peers, wanted.peer);
+                tracing::warn!(%peer, %remote, asked_for = %wanted.server_name, cause, left_out, "TLS handshake failed: {words}");
+            }
+            None => tracing::warn!(%remote, cause, left_out, "TLS handshake failed: {words}"),
+        }
+    }
+
+    /// Opens a connection from the listener's address.
     async fn connect(&self, conn: &Conn) -> Result<(TcpStream, SocketAddr), SendFailure> {
         let open = async {
             let socket = if conn.remote.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
@@ -135,15 +201,63 @@ impl<E: Element> Worker<E> {
         let Ok(local) = stream.local_addr() else {
             return self.counters().drop_one(DropReason::Accept);
         };
-        let transport = Transport::Tcp;
-        let new = NewConn { transport, direction: Direction::In, remote, local: bind.unwrap_or(local.ip()) };
+        let transport = match self.node.listen.get(usize::from(listener.0)) {
+            Some(listen) => listen.transport,
+            None => Transport::Tcp,
+        };
+        let new = NewConn {
+            transport,
+            direction: Direction::In,
+            remote,
+            local: bind.unwrap_or(local.ip()),
+            wanted: None,
+        };
+        let pass = match transport {
+            Transport::Tls => match self.node.gate.enter(remote.ip()) {
+                None => return self.counters().drop_one(DropReason::HandshakeLimit),
+                pass => pass,
+            },
+            Transport::Tcp | Transport::Udp => None,
+        };
         let Some(conn) = self.node.pool.admit(new, Instant::now()) else {
             return self.counters().drop_one(DropReason::Connections);
         };
         self.counters().connection(transport, Direction::In, 1);
         tune(&stream, self.node.settings.answer_timeout);
         let origin = origin_of(&conn, listener, local);
-        tokio::task::spawn_local(serve(Rc::clone(self), conn, stream, origin));
+        match pass {
+            None => drop(tokio::task::spawn_local(serve(Rc::clone(self), conn, stream, origin))),
+            Some(pass) => {
+                drop(tokio::task::spawn_local(Rc::clone(self).accept_tls(conn, stream, origin, pass)));
+            }
+        }
+    }
+
+    /// The TLS handshake on a connection that the other end has opened, then its service.
+    async fn accept_tls(self: Rc<Self>, conn: Arc<Conn>, stream: TcpStream, mut origin: Origin, pass: Pass) {
+        let Some(tls) = self.node.tls.load_full() else {
+            return finish(&self, &conn, VecDeque::new(), |_| SendFailure::Tls);
+        };
+        let handshake = self.turns.keep(tls.accept(stream));
+        let outcome = tokio::time::timeout(gate::TIMEOUT, handshake).await.unwrap_or_else(|_| {
+            let words = format!("it did not finish within {} s", gate::TIMEOUT.as_secs());
+            Err(Failure { cause: Cause::Timeout, words })
+        });
+        drop((pass, tls));
+        match outcome {
+            Ok((stream, identity)) => {
+                self.counters().handshake(Direction::In);
+                if let Some(identity) = &identity {
+                    conn.verified(Arc::clone(identity));
+                }
+                origin.identity = identity;
+                serve(self, conn, stream, origin).await;
+            }
+            Err(failure) => {
+                self.handshake_failed(&conn, &failure);
+                finish(&self, &conn, VecDeque::new(), |_| SendFailure::Tls);
+            }
+        }
     }
 }
 

@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
@@ -28,6 +29,9 @@ use super::events::{EventLog, PeerNames};
 use super::pace::{Pace, REST, Spread};
 use super::pool::Pool;
 use super::sys::{self, BATCH, SendBatch};
+use super::tls::Tls;
+use super::tls::gate::{Gate, Turns};
+use super::tls::words::FailureLog;
 use super::udp::{Kind, UdpSocket};
 
 /// Octets read from a stream at once.
@@ -56,6 +60,12 @@ pub(super) struct Node<E> {
     pub(super) counters: Arc<Counters>,
     pub(super) listen: Box<[Listen]>,
     pub(super) settings: Settings,
+    /// What is shown and believed in handshakes from now on; `None` without TLS listeners.
+    pub(super) tls: ArcSwapOption<Tls>,
+    /// Bounds handshakes that others begin.
+    pub(super) gate: Arc<Gate>,
+    /// Which failed handshakes have been told.
+    pub(super) failures: FailureLog,
     /// Turns true once, when the node is to end.
     pub(super) stop: watch::Sender<bool>,
     /// Keys the hash that assigns calls to shards.
@@ -162,6 +172,8 @@ pub(super) struct Worker<E> {
     pub(super) send_batch: RefCell<SendBatch>,
     pub(super) read_buffer: RefCell<Box<[u8]>>,
     log: RefCell<EventLog>,
+    /// Of the handshakes on this worker.
+    pub(super) turns: Turns,
     pace: RefCell<Pace>,
     /// Over how many workers datagrams are spread; worker 0 decides.
     spread: RefCell<Option<Spread>>,
@@ -190,6 +202,7 @@ impl<E: Element> Worker<E> {
             send_batch: RefCell::new(SendBatch::new()),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into_boxed_slice()),
             log: RefCell::default(),
+            turns: Turns::default(),
             pace: RefCell::default(),
             spread: RefCell::new(spread),
         })

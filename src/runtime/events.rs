@@ -103,7 +103,7 @@ fn write(event: &Event, peers: &PeerNames) {
 }
 
 /// The name of a peer; `core` for what is none.
-fn name(peers: &PeerNames, peer: Option<PeerId>) -> Arc<str> {
+pub(super) fn name(peers: &PeerNames, peer: Option<PeerId>) -> Arc<str> {
     match peer {
         None => Arc::from("core"),
         Some(id) => {

@@ -11,6 +11,7 @@ use crate::config::Listen;
 use crate::flow::{ListenerId, Transport};
 
 use super::sys;
+use super::tls::FileError;
 
 /// Socket buffers, octets. A message of 1 kB takes some 2 kB of it, and the system doubles the number: this holds
 /// some 4,000 messages, a twentieth of a second of what one core can handle. Larger ones would only
@@ -34,13 +35,14 @@ pub enum StartError {
         /// What the system says.
         cause: io::Error,
     },
-    /// A listener of a transport that this build does not serve.
-    #[error("listener {} ({transport} {bind}): this build does not serve {transport}", listener.0)]
-    Unserved {
+    /// A certificate, key, list of authorities or revocation list.
+    #[error(transparent)]
+    Tls(#[from] FileError),
+    /// A TLS listener without certificates.
+    #[error("listener {} (tls {bind}): there is no [tls]", listener.0)]
+    NoTls {
         /// Which listener.
         listener: ListenerId,
-        /// Its transport.
-        transport: Transport,
         /// Its address.
         bind: SocketAddr,
     },
@@ -81,9 +83,6 @@ pub(super) fn open(
     for (i, l) in listen.iter_mut().enumerate() {
         let listener = ListenerId(u16::try_from(i).unwrap_or(u16::MAX));
         let (transport, bind) = (l.transport, l.bind);
-        if transport == Transport::Tls {
-            return Err(StartError::Unserved { listener, transport, bind });
-        }
         let group = open_group(l, workers, udp_workers).map_err(|cause| StartError::Listen {
             listener,
             transport,

@@ -25,6 +25,7 @@ mod stream;
 mod sys;
 #[cfg(test)]
 mod tests;
+pub mod tls;
 mod udp;
 
 use std::cell::RefCell;
@@ -34,10 +35,12 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use tokio::sync::watch;
 use tokio::task::LocalSet;
 
 use crate::config::{Config, Listen};
+use crate::flow::{ListenerId, Transport};
 use crate::shard::io::{Input, Update};
 use crate::wire::Limits;
 
@@ -48,6 +51,7 @@ pub use listen::StartError;
 use driver::{Node, Settings, Slot, Worker};
 use listen::Sockets;
 use pool::Pool;
+use tls::Tls;
 use udp::UdpSocket;
 
 /// Timers fire on a grid, so that timers close to each other share a wake-up: T1/32 wide, within
@@ -102,6 +106,13 @@ fn start_spread<E: Element>(
         return Err(StartError::Shards { shards: shards.len(), workers });
     }
     let mut listen = config.listen.clone();
+    let tls = Tls::load(config)?;
+    if let (None, Some((at, l))) =
+        (&tls, listen.iter().enumerate().find(|(_, l)| l.transport == Transport::Tls))
+    {
+        let listener = ListenerId(u16::try_from(at).unwrap_or(u16::MAX));
+        return Err(StartError::NoTls { listener, bind: l.bind });
+    }
     let adaptive = over == SpreadOver::AsNeeded;
     let udp_workers = if adaptive { 1 } else { workers };
     let sockets = listen::open(&mut listen, workers, udp_workers)?;
@@ -124,6 +135,9 @@ fn start_spread<E: Element>(
                 max_header: config.sip.max_header,
             },
         },
+        tls: ArcSwapOption::new(tls.map(Arc::new)),
+        gate: Arc::default(),
+        failures: Default::default(),
         stop: watch::Sender::new(false),
         secret,
         epoch: Instant::now(),
@@ -195,6 +209,16 @@ impl<E: Element> Handle<E> {
     /// What the log calls the peers, by their numbers.
     pub fn name_peers(&self, names: Vec<Arc<str>>) {
         self.node.peers.store(Arc::new(names));
+    }
+
+    /// Certificates and authorities in force; `None` without `[tls]`.
+    pub fn tls(&self) -> Option<Arc<Tls>> {
+        self.node.tls.load_full()
+    }
+
+    /// Other certificates and authorities for handshakes from now on; open connections stay as they are.
+    pub fn set_tls(&self, tls: Tls) {
+        self.node.tls.store(Some(Arc::new(tls)));
     }
 
     /// Stops accepting, lets connections write what is queued (at most a second and a half), ends

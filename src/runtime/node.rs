@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
@@ -22,6 +22,7 @@ use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
 use super::dns::{EnabledByRealm, Resolver};
+use super::tls::{Certificate, FileError, Tls};
 use super::{Counters, Handle, StartError, probe, secret, start, workers};
 
 /// Most instances listed.
@@ -50,6 +51,9 @@ pub enum ReloadError {
     /// It has errors.
     #[error("the configuration has {} errors", .0.len())]
     Config(Vec<ConfigError>),
+    /// A certificate, key, list of authorities or revocation list cannot serve.
+    #[error(transparent)]
+    Tls(#[from] FileError),
 }
 
 /// What a reload has done.
@@ -157,6 +161,7 @@ impl Node {
             node.name_peers(&policy);
         }
         tokio.spawn(probe::run(Arc::downgrade(&node), Arc::clone(&node.policy_changed), random()?));
+        tokio.spawn(watch_certificates(Arc::downgrade(&node)));
         Ok(node)
     }
 
@@ -270,6 +275,10 @@ impl Node {
                 }
             }
             Err(ReloadError::NoFile) => tracing::error!("nothing to reload: not started from a file"),
+            Err(ReloadError::Tls(error)) => {
+                tracing::error!("{error}");
+                tracing::error!("the configuration is not taken over, the old one stays");
+            }
             Err(ReloadError::Config(errors)) => {
                 for error in errors {
                     tracing::error!("{error}");
@@ -285,8 +294,20 @@ impl Node {
 
     fn try_reload(&self) -> Result<Reloaded, ReloadError> {
         let path = self.path.as_deref().ok_or(ReloadError::NoFile)?;
-        let (config, warnings) = config::load(path).map_err(ReloadError::Config)?;
+        let (mut config, warnings) = config::load(path).map_err(ReloadError::Config)?;
+        if config.tls.is_none() {
+            // The TLS listeners stay until a restart, and need it.
+            config.tls.clone_from(&self.policy().config.tls);
+        }
+        // Read anew even if nothing has changed in the configuration: the files may have.
+        let tls = Tls::load(&config)?;
         let restart_needed = self.take_over(config);
+        if let Some(mut tls) = tls {
+            let policy = self.policy();
+            tls.number(|name| policy.peers.iter().flatten().find(|p| p.config.name == name).map(|p| p.id));
+            self.handle.set_tls(tls);
+            self.tell_of_certificates();
+        }
         Ok(Reloaded { warnings, restart_needed })
     }
 
@@ -308,6 +329,25 @@ impl Node {
         self.handle.update(&Update::Policy(policy));
         self.policy_changed.notify_one();
         restart_needed
+    }
+
+    /// The certificates that this node shows, its own first.
+    pub fn certificates(&self) -> Vec<Certificate> {
+        self.handle.tls().map_or_else(Vec::new, |tls| tls.certificates().cloned().collect())
+    }
+
+    /// What is wrong with the certificates at this moment, though they are in use: for readiness and the log.
+    pub fn certificate_warnings(&self) -> Vec<String> {
+        let config = &self.policy().config;
+        self.handle.tls().map_or_else(Vec::new, |tls| {
+            tls.misfits(config, SystemTime::now()).iter().map(ToString::to_string).collect()
+        })
+    }
+
+    fn tell_of_certificates(&self) {
+        for warning in self.certificate_warnings() {
+            tracing::warn!("{warning}");
+        }
     }
 
     fn name_peers(&self, policy: &Policy) {
@@ -437,6 +477,15 @@ impl Node {
     }
 }
 
+/// Tells once a day of certificates that are about to expire.
+async fn watch_certificates(node: Weak<Node>) {
+    while let Some(node) = node.upgrade() {
+        node.tell_of_certificates();
+        drop(node);
+        tokio::time::sleep(Duration::from_secs(86_400)).await;
+    }
+}
+
 /// Order of standings, worse ones higher.
 fn badness(standing: &Standing) -> (u8, Option<Instant>) {
     match standing {
@@ -473,7 +522,6 @@ fn keep_fixed(config: &mut Config, before: &Config, bound: &[Listen]) -> Vec<&'s
             changed.push(name);
         }
     };
-    fixed("[tls]", config.tls != before.tls);
     fixed("sip.idle_timeout", sip.idle_timeout != old.idle_timeout);
     fixed("sip.message_timeout", sip.message_timeout != old.message_timeout);
     fixed("sip.connect_timeout", sip.connect_timeout != old.connect_timeout);
@@ -494,7 +542,6 @@ fn keep_fixed(config: &mut Config, before: &Config, bound: &[Listen]) -> Vec<&'s
     sip.max_headers = old.max_headers;
     sip.max_header = old.max_header;
     sip.dialog_secret_file.clone_from(&old.dialog_secret_file);
-    config.tls.clone_from(&before.tls);
     config.runtime.workers = before.runtime.workers;
     config.limits.connections = before.limits.connections;
     config.limits.write_queue = before.limits.write_queue;

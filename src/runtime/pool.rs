@@ -13,10 +13,11 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 
-use crate::flow::{ConnId, Hop, SendFailure, TlsIdentity, Transport};
+use crate::flow::{ConnId, Hop, SendFailure, TlsExpectation, TlsIdentity, Transport};
 use crate::shard::io::SendToken;
 
 use super::counters::Direction;
+use super::tls::identity::names_one_of;
 
 /// A connection made less than this ago is no "pooled" one: it serves a send that wants a fresh
 /// connection, so that a hundred transactions whose connection died share one new connection
@@ -54,8 +55,10 @@ pub(super) struct Conn {
     pub(super) remote: SocketAddr,
     /// Our address: the listener's bind address for connections we open, which may be a wildcard.
     pub(super) local: IpAddr,
+    /// Connections that we open: whom the other end must prove to be, and as whom we come.
+    pub(super) wanted: Option<TlsExpectation>,
     /// Whom the other end's certificate named, once a handshake has shown that.
-    pub(super) identity: Mutex<Option<Arc<TlsIdentity>>>,
+    identity: Mutex<Option<Arc<TlsIdentity>>>,
     born: Instant,
     /// The connection (and its handshake) is there.
     open: AtomicBool,
@@ -175,13 +178,24 @@ impl Conn {
                 return false;
             }
         }
-        match &hop.tls {
-            None => true,
-            // RFC 5923 §4, RFC 5922 §7.3: only if it was verified for the name that is asked for.
-            Some(wanted) => locked(&self.identity)
-                .as_ref()
-                .is_some_and(|identity| identity.names.iter().any(|name| wanted.accepted.contains(name))),
+        let Some(wanted) = &hop.tls else {
+            return self.transport != Transport::Tls;
+        };
+        match (&*locked(&self.identity), &self.wanted) {
+            // RFC 5923 §4, RFC 5922 §7.3: only if it was verified for the name that is asked for, and we have
+            // come as the one that this peer knows us as.
+            (Some(identity), made) => {
+                names_one_of(identity, &wanted.accepted)
+                    && made.as_ref().is_none_or(|made| made.peer == wanted.peer)
+            }
+            // Still being made.
+            (None, made) => made.as_ref() == Some(wanted),
         }
+    }
+
+    /// The handshake has shown whom the other end's certificate names.
+    pub(super) fn verified(&self, identity: Arc<TlsIdentity>) {
+        *locked(&self.identity) = Some(identity);
     }
 }
 
@@ -213,6 +227,7 @@ pub(super) struct NewConn {
     pub(super) direction: Direction,
     pub(super) remote: SocketAddr,
     pub(super) local: IpAddr,
+    pub(super) wanted: Option<TlsExpectation>,
 }
 
 impl Pool {
@@ -233,6 +248,7 @@ impl Pool {
             direction: new.direction,
             remote: new.remote,
             local: new.local,
+            wanted: new.wanted,
             identity: Mutex::default(),
             born: now,
             open: AtomicBool::new(false),

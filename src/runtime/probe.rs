@@ -12,10 +12,11 @@ use rand::{RngExt, SeedableRng};
 use tokio::sync::{Notify, mpsc};
 
 use crate::config::{DomainPattern, Probe, Realm};
-use crate::flow::{Hop, PeerId, TlsExpectation, Transport};
+use crate::flow::{Hop, Host, PeerId, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation, Outcome, Server};
+use crate::peering::Party;
 use crate::proxy::policy::locate_key;
-use crate::proxy::{PeerEntry, Policy};
+use crate::proxy::{PeerEntry, Policy, expectation};
 use crate::shard::Update;
 
 use super::node::Node;
@@ -159,7 +160,7 @@ impl Schedule {
                 if policy.domains.is_own_socket(instance.addr) {
                     continue;
                 }
-                let Some(hop) = hop(policy, peer, *instance, &located.hop_of(server).to_string()) else {
+                let Some(hop) = hop(policy, peer, *instance, located.hop_of(server)) else {
                     continue;
                 };
                 place.instances.push(*instance);
@@ -284,17 +285,10 @@ fn servers(located: &Located) -> Vec<(Instance, Server)> {
 }
 
 /// How a probe gets there: like a request for this peer, rules 5 and 6.
-fn hop(policy: &Policy, peer: &PeerEntry, instance: Instance, host: &str) -> Option<Hop> {
+fn hop(policy: &Policy, peer: &PeerEntry, instance: Instance, host: &Host) -> Option<Hop> {
     let Instance { transport, addr } = instance;
     let listener = policy.egress(Realm::Peering, transport, addr.ip())?;
-    let tls = (transport == Transport::Tls).then(|| {
-        let names = peer.tls_names.iter().flat_map(|names| names.iter().cloned());
-        TlsExpectation {
-            server_name: host.into(),
-            accepted: names.chain([host.to_owned()]).collect(),
-            peer: Some(peer.id),
-        }
-    });
+    let tls = (transport == Transport::Tls).then(|| expectation(policy, Party::Peer(peer.id), host, None));
     Some(Hop { transport, listener: listener.id, remote: addr, conn: None, fresh: false, tls })
 }
 

@@ -16,6 +16,7 @@ use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
 
 use crate::flow::{Origin, SendFailure};
 use crate::wire::{Event, StreamFramer};
@@ -25,6 +26,8 @@ use super::driver::{Arrived, READ_BUFFER, Worker};
 use super::element::Element;
 use super::pool::{Conn, Item};
 use super::sys::{self, BATCH};
+use super::tls::Failure;
+use super::tls::words::{Cause, explain};
 
 /// Messages written by one system call at most.
 const WRITE_BATCH: usize = 32;
@@ -39,6 +42,12 @@ const PONG: &[u8] = b"\r\n";
 
 /// A stream socket, bare or under TLS.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + 'static {
+    /// What a failure to read means, where that says something about the handshake: with TLS 1.3 the other end
+    /// may refuse our certificate after we think that it is done.
+    fn refusal(&self, _error: &io::Error) -> Option<Failure> {
+        None
+    }
+
     /// Makes closing it throw away what is still to be sent: a reader that is too slow would
     /// otherwise keep the kernel's buffers for many minutes.
     fn abort(&self);
@@ -56,6 +65,21 @@ impl Stream for TcpStream {
 
     fn queued(&self) -> usize {
         sys::queued(self.as_fd())
+    }
+}
+
+impl Stream for TlsStream<TcpStream> {
+    fn refusal(&self, error: &io::Error) -> Option<Failure> {
+        let (cause, words) = explain(error);
+        (cause == Cause::Alert).then_some(Failure { cause, words })
+    }
+
+    fn abort(&self) {
+        self.get_ref().0.abort();
+    }
+
+    fn queued(&self) -> usize {
+        self.get_ref().0.queued()
     }
 }
 
@@ -107,6 +131,8 @@ struct Connection<E: Element, S> {
     /// Requests received that have had no final response yet, as far as can be told from outside:
     /// what keeps a half-closed connection.
     owed: usize,
+    /// Something written may still be held back.
+    unflushed: bool,
     last_traffic: Instant,
     /// Reads have filled the buffer since then, and so many octets have been read.
     backlog: Option<(Instant, usize)>,
@@ -133,6 +159,7 @@ where
         taken: VecDeque::new(),
         written: 0,
         owed: 0,
+        unflushed: false,
         last_traffic: Instant::now(),
         backlog: None,
         began: None,
@@ -284,13 +311,16 @@ impl<E: Element, S: Stream> Connection<E, S> {
                     drop(slices);
                     self.account(n);
                     progress = true;
+                    self.unflushed = true;
                 }
             }
         }
-        if progress {
+        if self.unflushed {
             // A TLS session holds back what is not flushed; a bare socket has nothing to do.
-            if let Poll::Ready(Err(e)) = Pin::new(&mut self.stream).poll_flush(cx) {
-                return Err(e);
+            match Pin::new(&mut self.stream).poll_flush(cx) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(())) => self.unflushed = false,
+                Poll::Ready(Err(e)) => return Err(e),
             }
         }
         Ok(progress)
@@ -325,7 +355,16 @@ impl<E: Element, S: Stream> Connection<E, S> {
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::Interrupted => continue,
-                Poll::Ready(Err(_)) => return Poll::Ready(Some(End::Failed)),
+                // Closed without a word of TLS. Messages have lengths, so nothing can have been cut off unseen.
+                Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                    return Poll::Ready(self.end_of_stream());
+                }
+                Poll::Ready(Err(e)) => {
+                    if let Some(failure) = self.stream.refusal(&e) {
+                        worker.handshake_failed(&self.conn, &failure);
+                    }
+                    return Poll::Ready(Some(End::Failed));
+                }
                 Poll::Ready(Ok(())) => {}
             }
             let octets = buffer.filled();

@@ -491,6 +491,9 @@ fn means_unreachable(origin: u8, icmp_type: u8, icmp_code: u8) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -502,6 +505,32 @@ mod tests {
             assert_eq!(read_address(&storage), Some(address));
         }
         assert_eq!(read_address(&no_address()), None);
+    }
+
+    #[test]
+    fn the_wait_of_a_datagram_and_the_queue_of_a_stream_are_known() {
+        use std::io::Write;
+        use std::net::{TcpListener, TcpStream, UdpSocket};
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        receive_times(socket.as_fd());
+        let before = Instant::now();
+        socket.send_to(b"x", socket.local_addr().expect("bound")).expect("sent");
+        while before.elapsed() < Duration::from_millis(5) {
+            std::hint::spin_loop();
+        }
+        let mut room = RecvBatch::new();
+        assert_eq!(room.waited(), None, "nothing received");
+        assert_eq!(room.receive(socket.as_fd(), false).expect("received"), 1);
+        let waited = room.waited().expect("the system stamps datagrams");
+        assert!(waited > Duration::from_millis(4), "{waited:?}");
+
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+        let (server, _) = listener.accept().expect("accepted");
+        assert_eq!(queued(server.as_fd()), 0);
+        client.write_all(&[0; 1000]).expect("written");
+        server.peek(&mut [0]).expect("arrived");
+        assert_eq!(queued(server.as_fd()), 1000);
     }
 
     #[test]

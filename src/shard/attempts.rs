@@ -6,12 +6,13 @@ use std::time::Instant;
 
 use bytes::Bytes;
 
-use crate::flow::{ConnId, Hop, TlsExpectation, Transport};
-use crate::location::{Candidate, Instance, PickReason, Selection, Standing};
+use crate::flow::{ConnId, Hop, Host, Transport};
+use crate::location::{Candidate, Instance, PickReason, Standing};
 use crate::peering::Party;
 use crate::proxy::decision::AttemptRecord;
 use crate::proxy::{
-    Attempt, Cancel, Client, Context, Forward, Kind, Live, Stage, dialog_peer, forward, realm_of,
+    Attempt, Cancel, Client, Context, Forward, Kind, Stage, dialog_names, dialog_peer, expectation, forward,
+    realm_of,
 };
 use crate::transaction::{Action, Branch, ClientInvite, ClientNonInvite, Delivery, Timer};
 use crate::wire::{Framing, Index, Message, build};
@@ -59,34 +60,16 @@ impl Core {
             .and_then(|id| self.policy.listener(id))
             .filter(|l| l.fits(realm, transport, addr.ip()));
         let listener = named.or_else(|| self.policy.egress(realm, transport, addr.ip()))?;
-        let tls = (transport == Transport::Tls).then(|| self.tls_expectation(live, leg, candidate));
-        Some(Hop { transport, listener: listener.id, remote: addr, conn: None, fresh: false, tls })
-    }
-
-    fn tls_expectation(&self, live: &Live, leg: &crate::proxy::Leg, candidate: &Candidate) -> TlsExpectation {
-        let located = live.selection.as_ref().map(Selection::located);
-        let server = located.and_then(|l| {
-            let server =
-                l.tiers.get(usize::from(candidate.tier))?.servers.get(usize::from(candidate.server))?;
-            Some(l.hop_of(server).to_string())
+        let tls = (transport == Transport::Tls).then(|| {
+            let host = live.selection.as_ref().and_then(|s| {
+                let located = s.located();
+                let tier = located.tiers.get(usize::from(candidate.tier))?;
+                Some(located.hop_of(tier.servers.get(usize::from(candidate.server))?).clone())
+            });
+            let host = host.unwrap_or(Host::Addr(addr.ip()));
+            expectation(&self.policy, leg.party, &host, leg.tls_name.as_deref())
         });
-        let server_name: Arc<str> = match (&leg.tls_name, server) {
-            (Some(name), _) => Arc::clone(name),
-            (None, Some(host)) => host.into(),
-            (None, None) => "".into(),
-        };
-        let configured = match leg.party {
-            Party::Peer(p) => self.policy.peer(p).and_then(|p| p.tls_names.clone()),
-            Party::Core if !self.policy.config.core.tls_names.is_empty() => {
-                Some(Arc::from(self.policy.config.core.tls_names.clone()))
-            }
-            _ => None,
-        };
-        let accepted = match configured {
-            Some(names) => names.iter().cloned().chain([server_name.to_string()]).collect(),
-            None => Arc::from(vec![server_name.to_string()]),
-        };
-        TlsExpectation { server_name, accepted, peer: leg.party.peer() }
+        Some(Hop { transport, listener: listener.id, remote: addr, conn: None, fresh: false, tls })
     }
 
     /// Builds the request for a hop with a new branch, and starts a client transaction for it.
@@ -110,15 +93,15 @@ impl Core {
         else {
             return false;
         };
-        let Ok(index) = Index::parse(&live.request, &policy.limits, Framing::Datagram) else { return false };
-        let msg = Message::new(&live.request, &index);
+        let msg = live.message();
         let branch = Branch::mint(self.id, handle.slot, handle.generation, random, live.loop_hash);
         let strip = match context.party {
             Party::Core => policy.config.core.strip_headers.as_slice(),
             Party::Peer(p) => policy.peer(p).map_or(&[][..], |p| p.config.strip_headers.as_slice()),
             _ => &[],
         };
-        let tls_name = hop.tls.as_ref().map(|t| t.server_name.as_ref());
+        let identity = context.reply.identity.as_deref();
+        let names = dialog_names(&policy, context.party, identity, leg, hop.tls.as_ref());
         let bytes: Bytes = forward(
             &msg,
             &Forward {
@@ -130,7 +113,7 @@ impl Core {
                 branch: &branch,
                 secret: &policy.dialog_secret,
                 peer_tag: dialog_peer(&policy, context.party, to),
-                tls_name,
+                names,
                 strip,
             },
         )

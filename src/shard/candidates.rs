@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::config::Sticky;
 use crate::flow::Transport;
@@ -24,7 +24,11 @@ impl Shard {
     pub(super) fn on_located(&mut self, now: Instant, ticket: Ticket, result: Arc<Located>) {
         let (slot, generation, index) = SendToken(ticket.0).parts();
         let Some((handle, mut context)) = self.slots.take_short(slot, generation) else { return };
-        self.core.located(now, handle, &mut context, usize::from(index), result);
+        if index == SendToken::SERVER {
+            self.core.way_located(now, handle, &mut context, result);
+        } else {
+            self.core.located(now, handle, &mut context, usize::from(index), result);
+        }
         self.settle(handle, context);
     }
 }
@@ -40,10 +44,11 @@ impl Core {
         if let Some(record) = live.record.as_mut().and_then(|r| r.legs.get_mut(live.leg)) {
             record.asked = Some(now);
         }
-        let mut answers = Vec::new();
+        let mut answers: SmallVec<[(usize, Arc<Located>); 1]> = SmallVec::new();
         for (i, key) in keys.iter().enumerate() {
-            match Located::literal(key, self.policy.enabled(key.realm), now) {
-                Some(found) => answers.push((i, Arc::new(found))),
+            let enabled = self.policy.enabled(key.realm);
+            match self.literals.get(key, enabled, &self.call_hash, now) {
+                Some(found) => answers.push((i, found)),
                 None => {
                     let index = u8::try_from(i).unwrap_or(u8::MAX);
                     let ticket = Ticket(self.token(handle, index).0);
@@ -76,7 +81,7 @@ impl Core {
             Some(place @ None) => *place = Some(result),
             _ => return,
         }
-        let answers: Option<Vec<Arc<Located>>> = live.located.iter().cloned().collect();
+        let answers: Option<SmallVec<[Arc<Located>; 4]>> = live.located.iter().cloned().collect();
         let Some(answers) = answers else { return };
         let merged = match answers.as_slice() {
             [only] => Arc::clone(only),

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::flow::{ConnId, Hop, PeerId, SendFailure};
 use crate::location::{Instance, Observation};
-use crate::proxy::{Cancel, Client, Context, Kind, Server, Stage};
+use crate::proxy::{Cancel, Client, Context, Kind, Stage};
 use crate::transaction::{Branch, Delivery};
 
 use super::candidates::keep_best;
@@ -17,17 +17,20 @@ impl Shard {
     pub(super) fn on_send_failed(&mut self, now: Instant, token: SendToken, failure: SendFailure) {
         let (slot, generation, who) = token.parts();
         let Some((handle, mut context)) = self.slots.take_short(slot, generation) else { return };
-        if who == SendToken::SERVER {
-            self.core.response_failed(now, handle, &mut context);
+        if let Some(way) = SendToken::SERVER.checked_sub(who).filter(|way| *way < 8) {
+            self.core.response_failed(now, handle, &mut context, way, failure);
         } else {
             self.core.send_failed(now, handle, &mut context, usize::from(who), failure);
         }
         self.settle(handle, context);
     }
 
-    /// An ICMP error: it belongs to the attempt whose branch stands in the datagram it quotes, and to
-    /// nobody if that is a response or none of ours (RFC 3261 §18.4).
+    /// An ICMP error: it belongs to the attempt or the server transaction whose branch stands in the datagram
+    /// it quotes, and to nobody if that is none of ours (RFC 3261 §18.4).
     pub(super) fn on_undeliverable(&mut self, now: Instant, to: SocketAddr, payload: &[u8]) {
+        if payload.starts_with(b"SIP/2.0") {
+            return self.response_undeliverable(now, to, payload);
+        }
         let Some((handle, mut context, at)) = self.attempt_of_request(payload) else {
             return self.core.stats.drop("icmp");
         };
@@ -206,27 +209,6 @@ impl Core {
         }
         self.failed_over(context, to.peer(), instance, "timeout");
         self.next(now, handle, context);
-    }
-
-    /// A response could not be sent on its connection: a new one is made to the sender's address and
-    /// sent-by port (RFC 3261 §18.2.2).
-    fn response_failed(&mut self, now: Instant, handle: Handle, context: &mut Context) {
-        if context.reply.fell_back {
-            self.stats.drop("response_undeliverable");
-            match &mut context.server {
-                Server::Invite(m) => m.on_transport_error(&mut self.fx),
-                Server::NonInvite(m) => m.on_transport_error(&mut self.fx),
-                Server::Gone => return,
-            }
-        } else {
-            context.reply.fell_back = true;
-            match &mut context.server {
-                Server::Invite(m) => m.on_retransmission(&mut self.fx),
-                Server::NonInvite(m) => m.on_retransmission(&mut self.fx),
-                Server::Gone => return,
-            }
-        }
-        self.apply_server(now, handle, context);
     }
 
     /// Writes an attempt's end into the record and the counters.

@@ -1,7 +1,8 @@
 //! Answers to the upstream side: carrying out what server transactions want, answers made here, the end of a context.
 
 use std::mem;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
@@ -9,7 +10,7 @@ use crate::proxy::decision::Rule;
 use crate::proxy::{Context, Kind, Reject, Server};
 use crate::transaction::{Action, Delivery, Timer, TimerConfig};
 use crate::wire::build::ResponseOptions;
-use crate::wire::{Framing, Index, Message, Method, build};
+use crate::wire::{Message, Method, build};
 
 use super::calls::expiry;
 use super::{Core, Event, Handle, Output, Send, SendToken, TimerKey, Who};
@@ -25,7 +26,7 @@ impl Core {
         let mut delivery = None;
         for action in mem::take(&mut self.fx.actions) {
             match action {
-                Action::Send(bytes) => self.send_upstream(handle, context, bytes),
+                Action::Send(bytes) => self.send_upstream(now, handle, context, bytes),
                 Action::Arm(timer, after) => {
                     self.timers.arm(now, after, TimerKey { handle, who: Who::Server, timer });
                 }
@@ -38,8 +39,21 @@ impl Core {
         delivery
     }
 
-    fn send_upstream(&mut self, handle: Handle, context: &Context, bytes: Bytes) {
-        let token = context.reply.transport.is_reliable().then(|| self.token(handle, SendToken::SERVER));
+    pub(super) fn send_upstream(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        bytes: Bytes,
+    ) {
+        let reliable = context.reply.transport.is_reliable();
+        let token = reliable.then(|| self.token(handle, SendToken::SERVER - context.way));
+        if reliable {
+            context.last = Some(bytes.clone());
+            if context.answered && context.held_until.is_none() {
+                self.hold(now, handle, context, Duration::ZERO);
+            }
+        }
         self.outputs.push_back(Output::Send(Send { hop: context.reply.hop(), bytes, token, request: false }));
     }
 
@@ -60,7 +74,7 @@ impl Core {
             // The server transaction is over, but a client transaction of it still lives: a 2xx to
             // an INVITE goes up all the same (RFC 3261 §16.7 step 5).
             Server::Gone if context.kind == Kind::Invite && (200..300).contains(&status) => {
-                self.send_upstream(handle, context, bytes);
+                self.send_upstream(now, handle, context, bytes);
                 return true;
             }
             Server::Gone => false,
@@ -92,8 +106,7 @@ impl Core {
     /// The late 100 of RFC 4320 §4.1.
     fn late_trying(&mut self, now: Instant, handle: Handle, context: &mut Context) {
         let Some(live) = &context.live else { return };
-        let request = live.request.clone();
-        let Ok(index) = Index::parse(&request, &self.policy.limits, Framing::Datagram) else { return };
+        let (request, index) = (live.request.clone(), Arc::clone(&live.index));
         self.trying(now, handle, context, &Message::new(&request, &index));
     }
 
@@ -144,12 +157,9 @@ impl Core {
         context: &mut Context,
         reject: &Reject,
     ) {
-        let Some(request) = context.live.as_ref().map(|l| l.request.clone()) else { return };
-        match Index::parse(&request, &self.policy.limits, Framing::Datagram) {
-            Ok(index) => self.reject(now, handle, context, &Message::new(&request, &index), reject),
-            // It was parsed when it came; with limits made smaller since, it goes without an answer.
-            Err(_) => self.give_up(now, handle, context),
-        }
+        let Some(live) = context.live.as_ref() else { return };
+        let (request, index) = (live.request.clone(), Arc::clone(&live.index));
+        self.reject(now, handle, context, &Message::new(&request, &index), reject);
     }
 
     /// Sends the final response upstream and lets go of what was needed to find it.

@@ -10,10 +10,12 @@ mod candidates;
 mod failures;
 mod finish;
 pub mod io;
+mod literals;
 pub mod overload;
 mod probe;
 mod requests;
 mod responses;
+mod returns;
 mod shed;
 mod slots;
 mod stats;
@@ -41,6 +43,7 @@ pub use slots::Handle;
 pub use stats::{BUCKETS, Histogram, Stats};
 
 use calls::Calls;
+use literals::Literals;
 use overload::{Governor, Silence};
 use slots::Slots;
 
@@ -55,6 +58,8 @@ enum Who {
     Cancel(u8),
     /// The context's own.
     Context,
+    /// That of a response on its way.
+    Return,
     /// The shard's own: sweeping.
     Sweep,
 }
@@ -96,6 +101,7 @@ struct Core {
     fx: Effects,
     health: Health,
     calls: Calls,
+    literals: Literals,
     ring: Ring,
     stats: Stats,
     draining: bool,
@@ -143,6 +149,7 @@ impl Shard {
                 fx: Effects::new(),
                 health,
                 calls: Calls::default(),
+                literals: Literals::default(),
                 ring: Ring::new(records),
                 stats: Stats::default(),
                 draining: false,
@@ -172,11 +179,10 @@ impl Shard {
                     Ok(index) => index,
                     Err(unusable) => return self.core.stats.drop(unusable.label()),
                 };
-                let msg = Message::new(bytes, &index);
-                if msg.is_request() {
-                    self.on_request(now, origin, &msg);
+                if Message::new(bytes, &index).is_request() {
+                    self.on_request(now, origin, bytes, Arc::new(index));
                 } else {
-                    self.on_response(now, &msg);
+                    self.on_response(now, &Message::new(bytes, &index));
                 }
             }
             Input::Located { ticket, result } => self.on_located(now, ticket, result),
@@ -285,6 +291,7 @@ impl Shard {
                 self.core.ring.set_cap(policy.config.limits.records.div_ceil(self.shards));
                 self.core.governor.set_rules(policy.config.overload);
                 self.core.policy = policy;
+                self.core.literals.clear();
             }
             Update::Health(instance, seen) => {
                 self.core.health.observe(now, instance, seen);
@@ -381,7 +388,7 @@ impl Core {
 }
 
 impl SendToken {
-    /// `who` of the token for responses.
+    /// `who` of the token for responses; less the number of the way they go, which is below 8.
     const SERVER: u8 = 255;
 
     /// The shard it belongs to.

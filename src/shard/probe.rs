@@ -49,7 +49,8 @@ impl Shard {
             to: nowhere,
             conn: None,
             fallback: nowhere,
-            fell_back: false,
+            identity: None,
+            detour: None,
         };
         let attempt = Attempt {
             client: Client::NonInvite(client),
@@ -82,6 +83,12 @@ impl Shard {
             attempts,
             live: None,
             probe: Some(peer),
+            last: None,
+            way: 0,
+            ways_tried: 0,
+            sent_by: None,
+            servers: None,
+            held_until: None,
         });
         self.core.apply_attempt(now, handle, &mut context, 0, None);
         self.settle(handle, context);

@@ -1,6 +1,7 @@
 //! Requests as they come in: who sent them, which transaction they belong to, what becomes of new ones.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bytes::Bytes;
@@ -14,14 +15,15 @@ use crate::proxy::{
     decide, validate,
 };
 use crate::transaction::{Delivery, ServerInvite, ServerKey, ServerKeyParts, ServerNonInvite, loop_hash};
-use crate::wire::{HostRef, Message, Method, Name, ViaRef};
+use crate::wire::{HostRef, Index, Message, Method, Name, ViaRef};
 
 use super::calls::expiry;
 use super::{Core, Event, Handle, Output, Shard};
 
 impl Shard {
-    pub(super) fn on_request(&mut self, now: Instant, origin: &Origin, msg: &Message<'_>) {
+    pub(super) fn on_request(&mut self, now: Instant, origin: &Origin, bytes: &[u8], index: Arc<Index>) {
         let core = &mut self.core;
+        let msg = &Message::new(bytes, &index);
         let party = core.policy.party(origin);
         let method = msg.method();
         if let Some(n) =
@@ -36,7 +38,7 @@ impl Shard {
         }
         let key = ServerKey::of(&core.keys, &key_parts(msg, &via));
         if method == Method::Ack {
-            return self.on_ack(now, origin, msg, &via, party, key, reply);
+            return self.on_ack(now, origin, msg, &via, party, key, reply, &index);
         }
         if let Some(handle) = self.by_key.get(&key).copied() {
             return self.on_retransmission(now, handle, reply);
@@ -45,8 +47,8 @@ impl Shard {
             return;
         }
         match method {
-            Method::Cancel => self.on_cancel(now, origin, msg, &via, party, key, reply),
-            _ => self.on_new_request(now, origin, msg, &via, party, key, reply),
+            Method::Cancel => self.on_cancel(now, origin, msg, &via, party, key, reply, &index),
+            _ => self.on_new_request(now, origin, msg, &via, party, key, reply, &index),
         }
     }
 
@@ -55,10 +57,15 @@ impl Shard {
         self.core.stats.retransmissions_in += 1;
         // It may have come over a new connection: the answer goes where the sender is now (RFC 3261 §17.2.4).
         context.reply = reply;
+        context.way = (context.way + 1) & 7;
         match &mut context.server {
             Server::Invite(m) => m.on_retransmission(&mut self.core.fx),
             Server::NonInvite(m) => m.on_retransmission(&mut self.core.fx),
-            Server::Gone => {}
+            Server::Gone => {
+                if let Some(last) = context.last.clone() {
+                    self.core.send_upstream(now, handle, &mut context, last);
+                }
+            }
         }
         self.core.apply_server(now, handle, &mut context);
         self.settle(handle, context);
@@ -74,6 +81,7 @@ impl Shard {
         party: Party,
         key: ServerKey,
         reply: ReplyPath,
+        index: &Arc<Index>,
     ) {
         if msg.index.fault().is_some() {
             return self.core.stats.drop("bad_ack");
@@ -91,10 +99,11 @@ impl Shard {
                 return;
             }
         }
-        self.forward_ack(now, origin, msg, via, party, reply);
+        self.forward_ack(now, origin, msg, via, party, reply, index);
     }
 
     /// The ACK for a 2xx: routed like a request, without a transaction; whatever forbids that drops it.
+    #[allow(clippy::too_many_arguments)]
     fn forward_ack(
         &mut self,
         now: Instant,
@@ -103,6 +112,7 @@ impl Shard {
         via: &ViaRef<'_>,
         party: Party,
         reply: ReplyPath,
+        index: &Arc<Index>,
     ) {
         // The ACK to an error of ours whose transaction is gone already ends here.
         if msg.to_tag().is_some_and(|t| t.starts_with(b"sbe-") && t.len() == 12) {
@@ -119,7 +129,7 @@ impl Shard {
         let cap = self.core.cap(self.shards);
         let Some(handle) = self.slots.reserve(cap) else { return self.core.stats.drop("table_full") };
         let mut context =
-            self.core.context(now, origin, msg, via, party, None, reply, Kind::Ack, loop_hash, plan);
+            self.core.context(now, origin, msg, via, party, None, reply, Kind::Ack, loop_hash, plan, index);
         self.core.locate(now, handle, &mut context);
         self.settle(handle, context);
     }
@@ -135,6 +145,7 @@ impl Shard {
         party: Party,
         key: ServerKey,
         reply: ReplyPath,
+        index: &Arc<Index>,
     ) {
         let cap = self.core.cap(self.shards);
         let Some(handle) = self.slots.reserve(cap) else {
@@ -145,7 +156,7 @@ impl Shard {
         let target = self.by_key.get(&invite).copied();
         let plan = empty_plan();
         let mut context =
-            self.core.context(now, origin, msg, via, party, Some(key), reply, Kind::Cancel, 0, plan);
+            self.core.context(now, origin, msg, via, party, Some(key), reply, Kind::Cancel, 0, plan, index);
         self.by_key.insert(key, handle);
         self.core.open += 1;
         let fault = msg.index.fault().map(|f| Reject::new(f.status, f.reason, f.label));
@@ -174,6 +185,7 @@ impl Shard {
         party: Party,
         key: ServerKey,
         reply: ReplyPath,
+        index: &Arc<Index>,
     ) {
         if let Some(fault) = msg.index.fault() {
             // No state for what cannot be read: the same octets get the same answer, and a mended
@@ -202,7 +214,7 @@ impl Shard {
             Decision::Forward(plan) => (plan, None),
         };
         let mut context =
-            self.core.context(now, origin, msg, via, party, Some(key), reply, kind, loop_hash, plan);
+            self.core.context(now, origin, msg, via, party, Some(key), reply, kind, loop_hash, plan, index);
         self.by_key.insert(key, handle);
         self.core.open += 1;
         match outcome {
@@ -248,7 +260,8 @@ impl Core {
                 to: origin.remote,
                 conn: origin.conn,
                 fallback: origin.remote,
-                fell_back: true,
+                identity: None,
+                detour: None,
             };
             let reject = Reject::new(fault.status, fault.reason, fault.label);
             return self.respond_stateless(&reply, origin.remote, msg, &reject);
@@ -302,6 +315,7 @@ impl Core {
         kind: Kind,
         loop_hash: u32,
         plan: Plan,
+        index: &Arc<Index>,
     ) -> Box<Context> {
         let request = Bytes::copy_from_slice(msg.bytes);
         let record = (matches!(kind, Kind::Invite | Kind::NonInvite) && plan.rule != Rule::RouteSet)
@@ -328,6 +342,7 @@ impl Core {
             attempts: SmallVec::new(),
             live: Some(Box::new(Live {
                 request,
+                index: Arc::clone(index),
                 source: origin.remote,
                 plan,
                 leg: 0,
@@ -344,6 +359,12 @@ impl Core {
                 record,
             })),
             probe: None,
+            last: None,
+            way: 0,
+            ways_tried: 0,
+            sent_by: None,
+            servers: None,
+            held_until: None,
         })
     }
 
@@ -481,12 +502,13 @@ fn reply_path(origin: &Origin, via: &ViaRef<'_>) -> ReplyPath {
         to,
         conn: origin.conn,
         fallback,
-        fell_back: false,
+        detour: None,
+        identity: origin.identity.clone(),
     }
 }
 
 /// The host of a sent-by as octets: a name, or for an address what stands there.
-fn sent_by_host<'a>(via: &ViaRef<'a>) -> &'a [u8] {
+pub(super) fn sent_by_host<'a>(via: &ViaRef<'a>) -> &'a [u8] {
     match via.host {
         HostRef::Name(name) => name,
         HostRef::Addr(_) => via.sent_by,

@@ -22,6 +22,7 @@ impl Shard {
             // Nobody answered, and nobody will repeat the request any more.
             Who::Context if timer == Timer::F => context.server = Server::Gone,
             Who::Context => self.core.timer_c(now, handle, &mut context),
+            Who::Return => self.core.held_long_enough(now, &mut context),
             Who::Sweep => {}
         }
         self.settle(handle, context);

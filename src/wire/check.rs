@@ -7,7 +7,7 @@ use super::index::{Framing, Index, Span};
 use super::name::{Method, Name};
 use super::name_addr::{AddrFault, NameAddrRef};
 use super::scan::{Cursor, Values, is_lws, is_token, number, same, sub};
-use super::uri::{Scheme, UriRef, octets_are_sound};
+use super::uri::{Scheme, UriSpans, octets_are_sound};
 use super::via::ViaSpans;
 
 /// Runs all checks; reads the fields that every message has on the way.
@@ -180,14 +180,18 @@ fn max_forwards(index: &mut Index, bytes: &[u8]) {
 
 fn request_uri(index: &mut Index, bytes: &[u8]) {
     let uri = sub(bytes, index.uri.range());
-    match UriRef::parse(uri) {
-        Ok(uri) if uri.headers.is_some() => index.blame(Fault::URI_HEADERS),
-        // Whatever the scheme: white space makes the start line ambiguous, brackets are no part
-        // of a URI.
-        Ok(UriRef { scheme: Scheme::Other(_), .. }) if !octets_are_sound(uri) => {
-            index.blame(Fault::BAD_URI);
+    match UriSpans::parse(uri) {
+        Ok(parts) => {
+            index.uri_parts = Some(parts);
+            let view = parts.view(uri);
+            if view.headers.is_some() {
+                index.blame(Fault::URI_HEADERS);
+            } else if matches!(view.scheme, Scheme::Other(_)) && !octets_are_sound(uri) {
+                // Whatever the scheme: white space makes the start line ambiguous, brackets are no
+                // part of a URI.
+                index.blame(Fault::BAD_URI);
+            }
         }
-        Ok(_) => {}
         Err(_) => index.blame(Fault::BAD_URI),
     }
 }

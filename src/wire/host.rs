@@ -30,15 +30,15 @@ impl<'a> HostRef<'a> {
             cursor.pos += end + 1;
             return Some(HostRef::Addr(IpAddr::V6(addr)));
         }
+        if cursor.peek().is_some_and(|b| b.is_ascii_digit())
+            && let Some((addr, len)) = leading_ipv4(cursor.rest())
+        {
+            cursor.pos += len;
+            return Some(HostRef::Addr(IpAddr::V4(addr)));
+        }
         let name = cursor.take_while(is_host);
         if name.is_empty() || name.len() > 255 {
             return None;
-        }
-        // Addresses end with a digit; names never do so in their last label alone.
-        if name.last().is_some_and(u8::is_ascii_digit)
-            && let Some(addr) = ipv4(name)
-        {
-            return Some(HostRef::Addr(IpAddr::V4(addr)));
         }
         Some(HostRef::Name(name))
     }
@@ -69,9 +69,10 @@ impl<'a> HostRef<'a> {
             HostRef::Addr(addr) => Host::Addr(*addr),
             HostRef::Name(name) => {
                 let name = name.strip_suffix(b".").unwrap_or(name);
-                let mut lower = String::from_utf8_lossy(name).into_owned();
-                lower.make_ascii_lowercase();
-                Host::Name(lower.into())
+                match std::str::from_utf8(name) {
+                    Ok(lower) if !name.iter().any(u8::is_ascii_uppercase) => Host::Name(lower.into()),
+                    _ => Host::Name(String::from_utf8_lossy(name).to_ascii_lowercase().into()),
+                }
             }
         }
     }
@@ -97,26 +98,36 @@ impl<'a> HostRef<'a> {
 }
 
 fn ipv4(s: &[u8]) -> Option<Ipv4Addr> {
-    let mut octets = [0u8; 4];
-    let mut rest = s.iter();
-    let last = octets.len() - 1;
-    for (i, octet) in octets.iter_mut().enumerate() {
-        let (mut value, mut digits) = (0u16, 0u8);
-        loop {
-            match rest.next() {
-                // No leading zeros: some would read them as octal.
-                Some(b @ b'0'..=b'9') if digits < 3 && (digits == 0 || value != 0) => {
-                    value = value * 10 + u16::from(b - b'0');
-                    digits += 1;
-                }
-                Some(b'.') if i < last => break,
-                None if i == last => break,
-                _ => return None,
+    leading_ipv4(s).filter(|(_, len)| *len == s.len()).map(|(addr, _)| addr)
+}
+
+/// The address that `s` begins with, and its length; not where something follows that makes it
+/// part of a name.
+fn leading_ipv4(s: &[u8]) -> Option<(Ipv4Addr, usize)> {
+    let (mut octets, mut at) = (0u32, 0);
+    for part in 0..4 {
+        let (mut value, from) = (0u32, at);
+        while let Some(digit @ b'0'..=b'9') = s.get(at) {
+            value = value * 10 + u32::from(digit - b'0');
+            at += 1;
+            if at - from > 3 {
+                return None;
             }
         }
-        *octet = u8::try_from(value).ok().filter(|_| digits > 0)?;
+        // No leading zeros: some would read them as octal.
+        let padded = at - from > 1 && s.get(from) == Some(&b'0');
+        if at == from || value > 255 || padded {
+            return None;
+        }
+        octets = octets << 8 | value;
+        match s.get(at) {
+            Some(b'.') if part < 3 => at += 1,
+            Some(&b) if part == 3 && is_host(b) => return None,
+            _ if part == 3 => {}
+            _ => return None,
+        }
     }
-    Some(Ipv4Addr::from(octets))
+    Some((Ipv4Addr::from(octets), at))
 }
 
 /// An IPv6 address without brackets. Three colons before an IPv4 part count as two: the grammar of

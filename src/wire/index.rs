@@ -10,6 +10,7 @@ use super::fault::{Fault, Unusable};
 use super::name::{Method, Name};
 use super::octets::{find_control, find_octet};
 use super::scan::{is_control, is_token, sub, trim};
+use super::uri::UriSpans;
 use super::via::ViaSpans;
 
 /// How the end of a message was found.
@@ -72,6 +73,8 @@ pub struct Index {
     pub(crate) method: Method,
     pub(crate) method_span: Span,
     pub(crate) uri: Span,
+    /// The Request-URI taken apart; `None` if it cannot be.
+    pub(crate) uri_parts: Option<UriSpans>,
     /// 0 for requests.
     pub(crate) status: u16,
     pub(crate) reason: Span,
@@ -109,6 +112,7 @@ impl Index {
             method: Method::Other,
             method_span: Span::default(),
             uri: Span::default(),
+            uri_parts: None,
             status: 0,
             reason: Span::default(),
             start_line: Span::default(),

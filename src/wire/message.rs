@@ -89,6 +89,11 @@ impl<'a> Message<'a> {
         self.index.uri.range()
     }
 
+    /// The Request-URI taken apart, if it can be.
+    pub fn request_uri(&self) -> Option<UriRef<'a>> {
+        self.index.uri_parts.as_ref().map(|parts| parts.view(self.uri()))
+    }
+
     /// The status code; 0 for requests.
     pub fn status(&self) -> u16 {
         self.index.status
@@ -129,12 +134,14 @@ impl<'a> Message<'a> {
     /// All rows of a known name, in order.
     pub fn headers(&self, name: Name) -> Fields<'a> {
         let at = self.index.first(name).map_or(self.index.rows.len(), |(at, _)| at);
-        Fields { message: *self, at, wanted: Some(name) }
+        // Known to be the only one, or else all rows are looked at.
+        let end = if self.index.repeated(name) || name == Name::Other { usize::MAX } else { at + 1 };
+        Fields { message: *self, at, end, wanted: Some(name) }
     }
 
     /// All rows, in order; lines that are no header fields too, with an empty name.
     pub fn fields(&self) -> Fields<'a> {
-        Fields { message: *self, at: 0, wanted: None }
+        Fields { message: *self, at: 0, end: usize::MAX, wanted: None }
     }
 
     /// All rows of a field given by its name in lower case, long or compact; found in any case and
@@ -196,44 +203,19 @@ impl<'a> Message<'a> {
     }
 
     /// The values of Route in order.
-    pub fn routes(&self) -> impl Iterator<Item = Result<RouteValue<'a>, AddrFault>> + use<'a> {
+    pub fn routes(&self) -> RouteValues<'a> {
         self.route_values(Name::Route)
     }
 
     /// The values of Record-Route in order.
-    pub fn record_routes(&self) -> impl Iterator<Item = Result<RouteValue<'a>, AddrFault>> + use<'a> {
+    pub fn record_routes(&self) -> RouteValues<'a> {
         self.route_values(Name::RecordRoute)
     }
 
     /// The values of a field of the Route kind, in order. RFC 3261 §20.34: brackets are a must, as
     /// parameters would be taken for the field's own otherwise.
-    pub fn route_values(
-        &self,
-        name: Name,
-    ) -> impl Iterator<Item = Result<RouteValue<'a>, AddrFault>> + use<'a> {
-        let bytes = self.bytes;
-        let mut ordinal = 0;
-        self.headers(name).flat_map(move |f| {
-            let sole = Values::new(bytes, f.value_range.clone(), true).nth(1).is_none();
-            let first = ordinal;
-            ordinal += Values::new(bytes, f.value_range.clone(), true).count();
-            Values::new(bytes, f.value_range.clone(), true).enumerate().map(move |(n, range)| {
-                let addr = NameAddrRef::parse(bytes, range.clone())?;
-                if !addr.bracketed {
-                    return Err(AddrFault::NoBrackets);
-                }
-                let uri = UriRef::parse(addr.uri)?;
-                Ok(RouteValue {
-                    addr,
-                    uri,
-                    range,
-                    row: f.row.clone(),
-                    row_at: f.at,
-                    ordinal: first + n,
-                    sole,
-                })
-            })
-        })
+    pub fn route_values(&self, name: Name) -> RouteValues<'a> {
+        RouteValues { fields: self.headers(name), values: None, ordinal: 0 }
     }
 
     /// The values of Contact in order (`*` too, as a bare address).
@@ -305,6 +287,7 @@ impl<'a> Message<'a> {
 pub struct Fields<'a> {
     message: Message<'a>,
     at: usize,
+    end: usize,
     wanted: Option<Name>,
 }
 
@@ -314,11 +297,58 @@ impl<'a> Iterator for Fields<'a> {
     fn next(&mut self) -> Option<Field<'a>> {
         loop {
             let at = self.at;
+            if at >= self.end {
+                return None;
+            }
             let row = self.message.index.rows.get(at)?;
             self.at += 1;
             if self.wanted.is_none_or(|name| name == row.name) {
                 return Some(self.message.field(at, row));
             }
+        }
+    }
+}
+
+/// Values of Route or Record-Route; see [`Message::route_values`].
+#[derive(Clone, Debug)]
+pub struct RouteValues<'a> {
+    fields: Fields<'a>,
+    /// What is left of a row, the row, and whether none of it has been given yet.
+    values: Option<(Values<'a>, Field<'a>, bool)>,
+    ordinal: usize,
+}
+
+impl<'a> Iterator for RouteValues<'a> {
+    type Item = Result<RouteValue<'a>, AddrFault>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            if let Some((values, field, first)) = &mut self.values
+                && let Some(range) = values.next()
+            {
+                let sole = std::mem::replace(first, false) && values.is_done();
+                let ordinal = self.ordinal;
+                self.ordinal += 1;
+                let bytes = self.fields.message.bytes;
+                return Some(NameAddrRef::parse(bytes, range.clone()).and_then(|addr| {
+                    if !addr.bracketed {
+                        return Err(AddrFault::NoBrackets);
+                    }
+                    let uri = UriRef::parse(addr.uri)?;
+                    Ok(RouteValue {
+                        addr,
+                        uri,
+                        range,
+                        row: field.row.clone(),
+                        row_at: field.at,
+                        ordinal,
+                        sole,
+                    })
+                }));
+            }
+            let field = self.fields.next()?;
+            let bytes = self.fields.message.bytes;
+            self.values = Some((Values::new(bytes, field.value_range.clone(), true), field, true));
         }
     }
 }

@@ -1,9 +1,11 @@
 //! URIs as they stand in a message (RFC 3261 §19.1, RFC 3966).
 
+use std::net::IpAddr;
 use std::ops::Range;
 
 use super::host::{HostRef, port};
-use super::octets::find_octet;
+use super::index::Span;
+use super::octets::{find, find_octet};
 use super::scan::{Cursor, Params, sub};
 use crate::flow::Transport;
 
@@ -60,109 +62,152 @@ pub struct UriRef<'a> {
     pub host_port_range: Range<usize>,
 }
 
-/// True without white space, controls, quotes and angle brackets. Looks at all octets, so that the
-/// compiler can take many at a time.
+/// True without white space, controls, quotes and angle brackets.
 pub(crate) fn octets_are_sound(uri: &[u8]) -> bool {
-    !uri.iter()
-        .fold(false, |bad, &b| bad | (b <= b' ') | (b == 0x7f) | (b == b'<') | (b == b'>') | (b == b'"'))
+    find(uri, 0..uri.len(), |b| (b <= b' ') | (b == 0x7f) | (b == b'<') | (b == b'>') | (b == b'"')).is_none()
 }
 
-impl<'a> UriRef<'a> {
-    /// Takes a URI apart. An unknown scheme is no error: the rest stays opaque.
-    pub fn parse(bytes: &'a [u8]) -> Result<Self, UriFault> {
-        let colon = find_octet(bytes, 0..bytes.len(), b':').ok_or(UriFault::Scheme)?;
-        let (word, at) = (sub(bytes, 0..colon), colon + 1);
-        let sound = word == b"sip"
-            || word.first().is_some_and(u8::is_ascii_alphabetic)
-                && word.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
-        if !sound {
-            return Err(UriFault::Scheme);
-        }
-        let scheme = if word == b"sip" || word.eq_ignore_ascii_case(b"sip") {
-            Scheme::Sip
-        } else if word.eq_ignore_ascii_case(b"sips") {
-            Scheme::Sips
-        } else if word.eq_ignore_ascii_case(b"tel") {
-            Scheme::Tel
+/// A URI by its places, which count from its start: to be kept without the octets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UriSpans {
+    /// Where the scheme ends.
+    colon: u32,
+    /// `None`: a scheme of no interest here.
+    scheme: Option<Scheme<'static>>,
+    user: Option<Span>,
+    password: Option<Span>,
+    /// `None`: a name.
+    addr: Option<IpAddr>,
+    /// The host alone, where it is a name.
+    name: Span,
+    host_port: Span,
+    port: Option<u16>,
+    params: Span,
+    headers: Option<Span>,
+}
+
+impl UriSpans {
+    /// Takes a URI apart; see [`UriRef::parse`].
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, UriFault> {
+        let (scheme, colon) = if bytes.starts_with(b"sip:") {
+            (Some(Scheme::Sip), 3)
         } else {
-            Scheme::Other(word)
+            let colon = find_octet(bytes, 0..bytes.len(), b':').ok_or(UriFault::Scheme)?;
+            (scheme_of(sub(bytes, 0..colon))?, colon)
         };
-        let mut uri = UriRef {
-            bytes,
+        let at = colon + 1;
+        let none = Span::from(at..at);
+        let mut uri = UriSpans {
+            colon: Span::from(colon..colon).start,
             scheme,
             user: None,
             password: None,
-            host: HostRef::Name(b""),
+            addr: None,
+            name: none,
+            host_port: none,
             port: None,
-            params: b"",
+            params: none,
             headers: None,
-            host_port_range: at..at,
         };
-        if matches!(scheme, Scheme::Other(_)) {
+        if scheme.is_none() {
             return Ok(uri);
         }
         if !octets_are_sound(bytes) {
             return Err(UriFault::Octet);
         }
-        if scheme == Scheme::Tel {
-            uri.read_tel(at)?;
+        if scheme == Some(Scheme::Tel) {
+            uri.read_tel(bytes, at)?;
         } else {
-            uri.read_sip(at)?;
+            uri.read_sip(bytes, at)?;
         }
         Ok(uri)
     }
 
-    fn read_tel(&mut self, at: usize) -> Result<(), UriFault> {
-        let rest = sub(self.bytes, at..self.bytes.len());
-        let n = memchr::memchr(b';', rest).unwrap_or(rest.len());
-        if n == 0 {
+    fn read_tel(&mut self, bytes: &[u8], at: usize) -> Result<(), UriFault> {
+        let end = find_octet(bytes, at..bytes.len(), b';').unwrap_or(bytes.len());
+        if end == at {
             return Err(UriFault::User);
         }
-        self.user = rest.get(..n);
-        self.params = rest.get(n..).unwrap_or_default();
+        self.user = Some((at..end).into());
+        self.params = (end..bytes.len()).into();
         Ok(())
     }
 
-    fn read_sip(&mut self, at: usize) -> Result<(), UriFault> {
-        let end = self.bytes.len();
+    fn read_sip(&mut self, bytes: &[u8], at: usize) -> Result<(), UriFault> {
+        let end = bytes.len();
         // `@` is allowed nowhere else unescaped, while the user part may hold ; ? / and more:
         // so it comes first.
         let mut host_at = at;
-        if let Some(n) = find_octet(self.bytes, at..end, b'@') {
-            let info = sub(self.bytes, at..n);
+        if let Some(n) = find_octet(bytes, at..end, b'@') {
             host_at = n + 1;
-            let colon = info.iter().position(|&b| b == b':');
-            let user = sub(info, 0..colon.unwrap_or(info.len()));
-            if user.is_empty() {
+            let colon = find_octet(bytes, at..n, b':');
+            let user_end = colon.unwrap_or(n);
+            if user_end == at {
                 return Err(UriFault::User);
             }
-            self.user = Some(user);
-            self.password = colon.and_then(|c| info.get(c + 1..));
+            self.user = Some((at..user_end).into());
+            self.password = colon.map(|c| (c + 1..n).into());
         }
-        let mut cursor = Cursor::new(self.bytes, host_at..end);
-        self.host = HostRef::read(&mut cursor).filter(HostRef::is_sound).ok_or(UriFault::Host)?;
+        let mut cursor = Cursor::new(bytes, host_at..end);
+        let host = HostRef::read(&mut cursor).filter(HostRef::is_sound).ok_or(UriFault::Host)?;
+        self.addr = host.addr();
+        self.name = (host_at..cursor.pos).into();
         if cursor.eat(b':') {
             let digits = cursor.take_while(|b| b.is_ascii_digit());
             self.port = Some(port(digits).filter(|&p| p != 0).ok_or(UriFault::Port)?);
         }
-        self.host_port_range = host_at..cursor.pos;
-        let rest = cursor.rest();
-        if rest.is_empty() {
+        let rest = cursor.pos;
+        self.host_port = (host_at..rest).into();
+        self.params = (rest..end).into();
+        if rest == end {
             return Ok(());
         }
-        if find_octet(rest, 0..rest.len(), b'@').is_some() {
+        if find_octet(bytes, rest..end, b'@').is_some() {
             return Err(UriFault::User);
         }
-        let (params, headers) = match find_octet(rest, 0..rest.len(), b'?') {
-            Some(n) => (sub(rest, 0..n), rest.get(n + 1..)),
-            None => (rest, None),
-        };
-        if !params.is_empty() && params.first() != Some(&b';') {
-            return Err(if params.first() == Some(&b':') { UriFault::Port } else { UriFault::Trailing });
+        if let Some(n) = find_octet(bytes, rest..end, b'?') {
+            self.params = (rest..n).into();
+            self.headers = Some((n + 1..end).into());
         }
-        self.params = params;
-        self.headers = headers;
-        Ok(())
+        match sub(bytes, self.params.range()).first() {
+            None | Some(b';') => Ok(()),
+            Some(b':') => Err(UriFault::Port),
+            Some(_) => Err(UriFault::Trailing),
+        }
+    }
+
+    /// With the octets that it was read from.
+    pub(crate) fn view<'a>(&self, bytes: &'a [u8]) -> UriRef<'a> {
+        let part = |span: Span| sub(bytes, span.range());
+        UriRef {
+            bytes,
+            scheme: self.scheme.unwrap_or(Scheme::Other(sub(bytes, 0..self.colon as usize))),
+            user: self.user.map(part),
+            password: self.password.map(part),
+            host: self.addr.map_or(HostRef::Name(part(self.name)), HostRef::Addr),
+            port: self.port,
+            params: part(self.params),
+            headers: self.headers.map(part),
+            host_port_range: self.host_port.range(),
+        }
+    }
+}
+
+/// `None`: one that we do not know.
+fn scheme_of(word: &[u8]) -> Result<Option<Scheme<'static>>, UriFault> {
+    let sound = word.first().is_some_and(u8::is_ascii_alphabetic)
+        && word.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'));
+    if !sound {
+        return Err(UriFault::Scheme);
+    }
+    let known = [(&b"sip"[..], Scheme::Sip), (b"sips", Scheme::Sips), (b"tel", Scheme::Tel)];
+    Ok(known.into_iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, scheme)| scheme))
+}
+
+impl<'a> UriRef<'a> {
+    /// Takes a URI apart. An unknown scheme is no error: the rest stays opaque.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, UriFault> {
+        UriSpans::parse(bytes).map(|spans| spans.view(bytes))
     }
 
     /// True for `sip:` and `sips:`.

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::host::{HostRef, bare_addr, port};
 use super::index::Span;
-use super::octets::is_plain;
+use super::octets::{find_octet, is_plain};
 use super::scan::{Cursor, Params, is_lws, is_token, quoted_len, same, sub};
 
 /// One Via value.
@@ -39,6 +39,7 @@ pub struct ViaRef<'a> {
 struct Noted {
     /// The value of the first `branch`; empty: none.
     branch: Span,
+    branch_seen: bool,
     /// The first `rport`.
     rport: Option<Option<u16>>,
     /// There is a `received`.
@@ -140,34 +141,62 @@ impl Noted {
     /// loose quotes in it.
     fn read(bytes: &[u8], params: Range<usize>) -> Option<Self> {
         let mut noted = Noted::default();
-        // Without blanks and quotes there is nothing to find fault with in a value.
-        let plain = is_plain(bytes, params.clone());
-        let mut branch_seen = false;
+        if is_plain(bytes, params.clone()) {
+            // Without blanks and quotes there is nothing to find fault with in a value.
+            return noted.read_plain(bytes, params).then_some(noted);
+        }
         for p in Params::new(bytes, params) {
             if p.name.is_empty() || !p.name.iter().all(|&b| is_token(b)) {
                 return None;
             }
-            let sound = plain
-                || p.value.is_none_or(|v| {
-                    !v.iter().any(|&b| is_lws(b) || b == b'"') || quoted_len(v) == Some(v.len())
-                });
+            let sound = p
+                .value
+                .is_none_or(|v| !v.iter().any(|&b| is_lws(b) || b == b'"') || quoted_len(v) == Some(v.len()));
             if !sound {
                 return None;
             }
-            match p.name.len() {
-                6 if !branch_seen && same(p.name, b"branch") => {
-                    branch_seen = true;
-                    let len = p.value.map_or(0, <[u8]>::len);
-                    noted.branch = (p.range.end.saturating_sub(len)..p.range.end).into();
-                }
-                5 if noted.rport.is_none() && same(p.name, b"rport") => {
-                    noted.rport = Some(p.value.and_then(port));
-                }
-                8 => noted.received |= same(p.name, b"received"),
-                _ => {}
-            }
+            let len = p.value.map(<[u8]>::len);
+            let value = p.range.end.saturating_sub(len.unwrap_or(0))..p.range.end;
+            noted.note(bytes, p.name, len.is_some(), value);
         }
         Some(noted)
+    }
+
+    /// Parameters that semicolons and equals signs alone divide; false if one is not sound.
+    fn read_plain(&mut self, bytes: &[u8], params: Range<usize>) -> bool {
+        let end = params.end.min(bytes.len());
+        let mut at = params.start;
+        while at < end {
+            // At a semicolon: the first one is there, and values end at one.
+            let start = at + 1;
+            let rest = sub(bytes, start..end);
+            let name = sub(rest, 0..rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len()));
+            at = start + name.len();
+            let has_value = rest.get(name.len()) == Some(&b'=');
+            let from = at + usize::from(has_value);
+            if has_value {
+                at = find_octet(bytes, from..end, b';').unwrap_or(end);
+            }
+            if name.is_empty() || (at < end && bytes.get(at) != Some(&b';')) {
+                return false;
+            }
+            self.note(bytes, name, has_value, from..at);
+        }
+        true
+    }
+
+    fn note(&mut self, bytes: &[u8], name: &[u8], has_value: bool, value: Range<usize>) {
+        match name.len() {
+            6 if !self.branch_seen && same(name, b"branch") => {
+                self.branch_seen = true;
+                self.branch = value.into();
+            }
+            5 if self.rport.is_none() && same(name, b"rport") => {
+                self.rport = Some(Some(sub(bytes, value)).filter(|_| has_value).and_then(port));
+            }
+            8 => self.received |= same(name, b"received"),
+            _ => {}
+        }
     }
 }
 

@@ -46,7 +46,7 @@ fn forward_invite(bencher: Bencher<'_, '_>) {
                 branch: &branch,
                 secret: &[7; 16],
                 peer_tag: 1,
-                tls_name: None,
+                names: Default::default(),
                 strip: &[],
             },
         )

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use sbe::config::Config;
-use sbe::flow::{ConnId, ListenerId, Origin, SendFailure, Transport};
+use sbe::flow::{ConnId, ListenerId, Origin, SendFailure, TlsExpectation, TlsIdentity, Transport};
 use sbe::peering::Ledger;
 use sbe::proxy::Policy;
 use sbe::shard::{Event, Input, Output, Seeds, SendToken, Shard, Ticket, Update};
@@ -20,6 +20,8 @@ pub struct Out {
     pub transport: Transport,
     pub listener: u16,
     pub token: Option<SendToken>,
+    pub conn: Option<ConnId>,
+    pub tls: Option<TlsExpectation>,
     pub msg: Msg,
 }
 
@@ -86,8 +88,17 @@ impl Rig {
 
     /// With further lines of configuration, which must begin with a table header.
     pub fn with(more: &str) -> Self {
-        let config =
-            Config::from_toml_str(&format!("{CONFIG}{more}")).expect("the bench's configuration is right");
+        Self::of(&format!("{CONFIG}{more}"))
+    }
+
+    /// As [`Self::with`], with something else in the place of what the configuration says.
+    pub fn replacing(what: &str, with: &str, more: &str) -> Self {
+        assert!(CONFIG.contains(what), "{what}");
+        Self::of(&format!("{}{more}", CONFIG.replace(what, with)))
+    }
+
+    fn of(text: &str) -> Self {
+        let config = Config::from_toml_str(text).expect("the bench's configuration is right");
         let now = Instant::now();
         let ledger = Arc::new(Ledger::new(now));
         let policy = Arc::new(Policy::new(Arc::new(config), Arc::clone(&ledger), [7; 16], None));
@@ -149,6 +160,20 @@ impl Rig {
         self.input(Input::Message { origin: &origin, bytes })
     }
 
+    /// A message on a TLS connection to a listener, from somebody whose certificate holds these names.
+    pub fn tls(&mut self, listener: u16, from: &str, conn: u64, names: &[&str], bytes: &[u8]) -> Vec<Out> {
+        let names: Vec<String> = names.iter().map(|n| (*n).to_owned()).collect();
+        let origin = Origin {
+            transport: Transport::Tls,
+            listener: ListenerId(listener),
+            remote: from.parse().expect("an address"),
+            local: self.policy.listeners[usize::from(listener)].bind,
+            conn: Some(ConnId(conn)),
+            identity: (!names.is_empty()).then(|| Arc::new(TlsIdentity { names })),
+        };
+        self.input(Input::Message { origin: &origin, bytes })
+    }
+
     pub fn input(&mut self, input: Input<'_>) -> Vec<Out> {
         self.shard.handle_input(self.now, input);
         self.outputs()
@@ -196,6 +221,8 @@ impl Rig {
                     transport: send.hop.transport,
                     listener: send.hop.listener.0,
                     token: send.token,
+                    conn: send.hop.conn,
+                    tls: send.hop.tls.clone(),
                     msg: Msg::parse(&send.bytes).expect("the element writes messages"),
                 }),
                 Output::Locate { ticket, key } if self.hold => self.held.push((ticket, key)),

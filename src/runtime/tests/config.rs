@@ -5,8 +5,27 @@ use std::time::Duration;
 use crate::config::*;
 use crate::flow::{Host, Transport};
 
+/// A peer without anything.
+pub(in crate::runtime) fn peer() -> Peer {
+    Peer {
+        name: String::new(),
+        domains: Vec::new(),
+        next_hop: None,
+        sources: Vec::new(),
+        tls_names: None,
+        certificate: None,
+        strip_headers: Vec::new(),
+        max_calls: None,
+        max_rate: None,
+        t1: None,
+        try_timeout: None,
+        failover_codes: None,
+        probe: None,
+    }
+}
+
 /// Loopback listeners, one worker, usual timers.
-pub(super) fn config(listen: &[(Transport, &str)]) -> Config {
+pub(in crate::runtime) fn config(listen: &[(Transport, &str)]) -> Config {
     let second = Duration::from_secs(1);
     Config {
         node: Node { name: Host::Name("sbe.test".into()), domains: Vec::new() },

@@ -156,7 +156,7 @@ fn an_address_in_use_is_an_error_that_names_the_listener() {
 }
 
 #[test]
-fn a_tls_listener_is_refused_with_a_reason() {
+fn a_tls_listener_without_certificates_is_refused_with_a_reason() {
     let config = config(&[(Transport::Tls, "127.0.0.1:0")]);
     let shard = Scripted {
         shard: 0,
@@ -166,5 +166,5 @@ fn a_tls_listener_is_refused_with_a_reason() {
         timeout: None,
     };
     let error = start(&config, vec![shard], Arc::new(Known { cached: true }), 0).err().expect("refused");
-    assert!(matches!(error, StartError::Unserved { .. }), "{error}");
+    assert!(matches!(error, StartError::NoTls { .. }), "{error}");
 }

@@ -1,9 +1,10 @@
 #![allow(clippy::unwrap_used)]
 //! Real sockets on loopback around a scripted element.
 
-mod config;
+pub(super) mod config;
 mod driver;
 mod tcp;
+mod tls;
 mod udp;
 
 use std::collections::VecDeque;
