@@ -11,10 +11,6 @@ mod rig;
 
 use rig::Rig;
 
-/// That of the binary.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() {
     let calls = std::env::args().skip(1).find_map(|a| a.parse().ok()).unwrap_or(200u64);
     let mut rig = Rig::new();
