@@ -23,6 +23,8 @@ use super::{api, explain, metrics, page, resolve, text};
 
 /// Connections served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 128;
+/// A connection that sends nothing for so long is closed; longer than any answer takes.
+const QUIET: Duration = Duration::from_secs(15);
 /// Calls listed where no limit is asked for, and at most.
 const CALLS: (usize, usize) = (50, 1000);
 /// A shard that cannot be locked for this long makes the node unhealthy.
@@ -254,7 +256,7 @@ impl axum::serve::Listener for Bounded {
         loop {
             let permit = Arc::clone(&self.permits).acquire_owned().await;
             match (permit, self.listener.accept().await) {
-                (Ok(permit), Ok((stream, from))) => return (Held { stream, _permit: permit }, from),
+                (Ok(permit), Ok((stream, from))) => return (Held::new(stream, permit), from),
                 // No descriptor left, or the like: it may pass.
                 _ => tokio::time::sleep(Duration::from_millis(100)).await,
             }
@@ -266,10 +268,18 @@ impl axum::serve::Listener for Bounded {
     }
 }
 
-/// A connection and its place among those served.
+/// A connection and its place among those served. One that sends nothing for [`QUIET`] loses its place, so that
+/// half-sent requests cannot keep others out.
 struct Held {
     stream: TcpStream,
+    quiet: std::pin::Pin<Box<tokio::time::Sleep>>,
     _permit: OwnedSemaphorePermit,
+}
+
+impl Held {
+    fn new(stream: TcpStream, permit: OwnedSemaphorePermit) -> Self {
+        Self { stream, quiet: Box::pin(tokio::time::sleep(QUIET)), _permit: permit }
+    }
 }
 
 impl tokio::io::AsyncRead for Held {
@@ -278,7 +288,13 @@ impl tokio::io::AsyncRead for Held {
         cx: &mut std::task::Context<'_>,
         buf: &mut tokio::io::ReadBuf<'_>,
     ) -> std::task::Poll<io::Result<()>> {
-        std::pin::Pin::new(&mut self.stream).poll_read(cx, buf)
+        let read = std::pin::Pin::new(&mut self.stream).poll_read(cx, buf);
+        if read.is_ready() {
+            self.quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
+        } else if self.quiet.as_mut().poll(cx).is_ready() {
+            return std::task::Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        read
     }
 }
 

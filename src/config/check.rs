@@ -123,6 +123,14 @@ fn sip(report: &mut Report<'_>, root: &Section<'_>) -> Sip {
         let what = format!("timer_c = {} cuts calls that ring for long", show_duration(timer_c));
         report.warn(section.place("timer_c"), what, "RFC 3261 §16.6 wants more than 3m");
     }
+    let idle_timeout = section.duration(report, "idle_timeout", MS..=YEAR).unwrap_or(d.idle_timeout);
+    if idle_timeout < timer_c {
+        let what = format!(
+            "idle_timeout = {} may close a connection under a ringing call",
+            show_duration(idle_timeout)
+        );
+        report.warn(section.place("idle_timeout"), what, "write no less than timer_c");
+    }
     let secret = section.string(report, "dialog_secret_file").filter(|s| !s.value.is_empty());
     let secret = secret.map(|s| At { value: PathBuf::from(s.value), at: s.at });
     if let Some(file) = &secret {
@@ -147,7 +155,7 @@ fn sip(report: &mut Report<'_>, root: &Section<'_>) -> Sip {
         t2,
         t4: section.duration(report, "t4", MS..=YEAR).unwrap_or(d.t4),
         timer_c,
-        idle_timeout: section.duration(report, "idle_timeout", MS..=YEAR).unwrap_or(d.idle_timeout),
+        idle_timeout,
         message_timeout: section.duration(report, "message_timeout", MS..=YEAR).unwrap_or(d.message_timeout),
         try_timeout: try_timeout(report, &section, t1).unwrap_or(d.try_timeout),
         connect_timeout: section.duration(report, "connect_timeout", MS..=YEAR).unwrap_or(d.connect_timeout),

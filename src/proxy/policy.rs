@@ -288,6 +288,15 @@ impl Policy {
         }
     }
 
+    /// Header fields (lower case) removed from what this party sends, requests and responses.
+    pub fn stripped_from(&self, party: Party) -> &[String] {
+        match party {
+            Party::Core => &self.config.core.strip_headers,
+            Party::Peer(p) => self.peer(p).map_or(&[], |p| &p.config.strip_headers),
+            Party::Federation | Party::Stranger => &[],
+        }
+    }
+
     /// Timers of client transactions towards a party.
     pub fn timers_to(&self, to: Party) -> TimerConfig {
         to.peer().and_then(|p| self.peer(p)).map_or(self.timers, |p| p.timers)
@@ -309,14 +318,34 @@ impl Policy {
     }
 }
 
-/// A telephone number without its visual separators; `None` for what has none, or is no number.
+/// Octets with their `%` escapes resolved.
+fn unescaped(text: &[u8]) -> SmallVec<[u8; 32]> {
+    let mut out = SmallVec::new();
+    let mut rest = text;
+    while let Some((first, more)) = rest.split_first() {
+        let nibble = |at: usize| more.get(at).and_then(|d| char::from(*d).to_digit(16));
+        match (first, nibble(0), nibble(1)) {
+            (b'%', Some(high), Some(low)) => {
+                out.push(u8::try_from(high * 16 + low).unwrap_or_default());
+                rest = more.get(2..).unwrap_or_default();
+            }
+            _ => {
+                out.push(*first);
+                rest = more;
+            }
+        }
+    }
+    out
+}
+
+/// A user part as a telephone number, without escapes (RFC 3261 §19.1.4) and visual separators (RFC 3966
+/// §3); `None` if it is no number.
 fn digits_of(user: &[u8]) -> Option<SmallVec<[u8; 32]>> {
-    let number = user.split(|b| *b == b';').next().unwrap_or_default();
+    let number = unescaped(user.split(|b| *b == b';').next().unwrap_or_default());
     let separator = |b: &u8| matches!(b, b'-' | b'.' | b'(' | b')');
-    let digits = number.strip_prefix(b"+").unwrap_or(number);
-    let is_number = digits.iter().all(|b| b.is_ascii_digit() || separator(b));
-    (is_number && digits.iter().any(separator))
-        .then(|| number.iter().copied().filter(|b| !separator(b)).collect())
+    let digits = number.strip_prefix(b"+").unwrap_or(&number);
+    let is_number = !digits.is_empty() && digits.iter().all(|b| b.is_ascii_digit() || separator(b));
+    is_number.then(|| number.iter().copied().filter(|b| !separator(b)).collect())
 }
 
 /// True if a listener of realm `listener` serves `realm`.

@@ -1,11 +1,12 @@
 //! Response processing: RFC 3261 §16.7 steps 3 and 9, as splices on the response as it came.
 
-use crate::wire::{Edit, Message, Name, ensure_content_length, remove_top_via};
+use crate::wire::{Edit, Message, Name, ensure_content_length, remove_top_via, strip_headers};
 
-/// The response as it goes upstream: without our Via. `None` if it has none.
-pub fn upstream(msg: &Message<'_>) -> Option<Vec<u8>> {
+/// The response as it goes upstream: without our Via and without the header fields named in `strip` (lower
+/// case). `None` if it has no Via.
+pub fn upstream(msg: &Message<'_>, strip: &[String]) -> Option<Vec<u8>> {
     let via = msg.top_via()?;
-    if via.sole && msg.header(Name::ContentLength).is_some() {
+    if via.sole && strip.is_empty() && msg.header(Name::ContentLength).is_some() {
         // Nothing but one row goes.
         let (whole, row) = (msg.range(), via.row);
         let head = msg.bytes.get(whole.start..row.start)?;
@@ -13,6 +14,9 @@ pub fn upstream(msg: &Message<'_>) -> Option<Vec<u8>> {
     }
     let mut edit = Edit::new(*msg);
     remove_top_via(&mut edit, &via);
+    if !strip.is_empty() {
+        strip_headers(&mut edit, strip);
+    }
     ensure_content_length(&mut edit);
     Some(edit.finish())
 }

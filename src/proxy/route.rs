@@ -10,7 +10,7 @@ use crate::config::{NextHop, Realm};
 use crate::flow::{Host, ListenerId, PeerId, Transport};
 use crate::location::{LocateKey, TargetUri, TransportParam, target_of};
 use crate::peering::{Owner, Party};
-use crate::wire::{Message, Method, Name, Scheme, UriRef};
+use crate::wire::{HostRef, Message, Method, Name, Scheme, UriRef};
 
 use super::context::{Leg, Plan, Routing};
 use super::decision::Rule;
@@ -134,7 +134,9 @@ impl<'a> OwnRoutes<'a> {
         self.seen = true;
         self.count += 1;
         self.listener = listener;
-        if let Some(token) = token
+        // Only inside a dialog: an INVITE without a To tag is a new call, whatever Route it shows.
+        if msg.to_tag().is_some()
+            && let Some(token) = token
             && let Some(found) = dialog::verify(&policy.dialog_secret, msg.call_id(), token)
         {
             self.remembered = Some(found);
@@ -181,9 +183,15 @@ fn in_dialog(
     let port = port_of(next);
     let reachable = || policy.reachable_from(from, &next.host, port);
     let party = match (own.remembered, from) {
-        (Some(token), Party::Core) => policy.peer_of_tag(token.peer_tag).map(Party::Peer).or_else(reachable),
-        (Some(_), _) => Some(Party::Core),
-        (None, _) => reachable(),
+        // The peer may be gone since, by a reload: its dialogs are let end.
+        (Some(token), Party::Core) => {
+            policy.peer_of_tag(token.peer_tag).map(Party::Peer).or_else(reachable).or(Some(Party::Federation))
+        }
+        // The token lets a peer reach what its dialog's route set names, but never another peer (no transit).
+        (Some(token), _) if token.peer_tag == tag_of(policy, from) && !is_of_a_peer(policy, next) => {
+            Some(Party::Core)
+        }
+        _ => reachable(),
     };
     let Some(party) = party else {
         return Err(Reject::new(403, "Forbidden", "route_not_allowed"));
@@ -206,6 +214,24 @@ fn in_dialog(
         listener: own.listener,
         rule: Rule::RouteSet,
     })
+}
+
+/// The tag that dialog tokens of this sender carry.
+fn tag_of(policy: &Policy, from: Party) -> u32 {
+    from.peer().and_then(|p| policy.peer(p)).map_or(0, |p| p.tag)
+}
+
+/// True if a URI's host lies with a peer, and not with the core.
+fn is_of_a_peer(policy: &Policy, uri: &UriRef<'_>) -> bool {
+    let source = match &uri.host {
+        HostRef::Addr(addr) => policy.sources.find(*addr),
+        HostRef::Name(_) => None,
+    };
+    match (policy.domains.owner(&uri.host, port_of(uri)), source) {
+        (_, Some(Party::Core)) | (Owner::Own, _) => false,
+        (Owner::Peer(_), _) | (_, Some(Party::Peer(_))) => true,
+        _ => false,
+    }
 }
 
 /// Rule 3.

@@ -28,6 +28,8 @@ use super::tls::words::Cause;
 
 /// Pause after an accept that failed for want of descriptors: the listener stays readable.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Failures to accept are counted each, and told at most this often.
+const ACCEPT_TOLD: Duration = Duration::from_secs(30);
 /// Quiet time before the kernel asks whether the other end is still there, and between its questions.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
@@ -177,6 +179,7 @@ impl<E: Element> Worker<E> {
     /// Accepts connections until the worker ends.
     pub(super) async fn accept(self: Rc<Self>, listener: ListenerId, socket: TcpListener) {
         let bind = self.node.listen.get(usize::from(listener.0)).map(|l| l.bind.ip());
+        let mut told: Option<Instant> = None;
         loop {
             match socket.accept().await {
                 Ok((stream, remote)) => self.accepted(listener, bind, stream, remote),
@@ -184,7 +187,11 @@ impl<E: Element> Worker<E> {
                 Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}
                 Err(e) => {
                     self.counters().drop_one(DropReason::Accept);
-                    tracing::warn!(listener = listener.0, error = %e, "cannot accept a connection");
+                    let now = Instant::now();
+                    if told.is_none_or(|t| now.saturating_duration_since(t) >= ACCEPT_TOLD) {
+                        told = Some(now);
+                        tracing::warn!(listener = listener.0, error = %e, "cannot accept a connection");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }

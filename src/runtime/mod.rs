@@ -71,6 +71,24 @@ pub fn workers(config: &Config) -> usize {
     }
 }
 
+/// Descriptors kept for everything else than stream connections: listeners, DNS, admin interface, files.
+const RESERVE: usize = 512;
+
+/// How many stream connections there can be: as configured, as far as the system grants descriptors for it.
+fn connections(configured: usize) -> usize {
+    let Some(granted) = sys::raise_descriptor_limit() else { return configured };
+    let most = granted.saturating_sub(RESERVE).max(granted / 2);
+    if most < configured {
+        tracing::warn!(
+            granted,
+            most,
+            configured,
+            "the system grants too few descriptors for limits.connections (ulimit -n)"
+        );
+    }
+    configured.min(most)
+}
+
 /// Opens the sockets and starts the workers. When this returns, traffic is being accepted.
 ///
 /// One shard per worker ([`workers`]); `secret` keys the hash that assigns calls to shards.
@@ -119,7 +137,7 @@ fn start_spread<E: Element>(
     let node = Arc::new(Node {
         slots: shards.into_iter().map(Slot::new).collect(),
         locator,
-        pool: Pool::new(config.limits.connections, config.limits.write_queue),
+        pool: Pool::new(connections(config.limits.connections), config.limits.write_queue),
         counters: Arc::default(),
         listen: listen.into_boxed_slice(),
         settings: Settings {

@@ -207,9 +207,14 @@ struct Tables {
     by_id: HashMap<ConnId, Arc<Conn>, ahash::RandomState>,
     /// Usable for new requests, the newest last.
     by_route: HashMap<Route, SmallVec<[Arc<Conn>; 1]>, ahash::RandomState>,
+    /// Accepted connections by the other end's address.
+    accepted: HashMap<IpAddr, usize, ahash::RandomState>,
     /// The node is ending: no more connections.
     ending: bool,
 }
+
+/// The part of all connections that one address may have accepted: a quarter.
+const SHARE: usize = 4;
 
 /// All stream connections of the node.
 #[derive(Debug)]
@@ -241,6 +246,15 @@ impl Pool {
         let mut tables = locked(&self.tables);
         if tables.ending || tables.by_id.len() >= self.max {
             return None;
+        }
+        if new.direction == Direction::In {
+            // Whoever it is, a single address does not take all the room.
+            let share = (self.max / SHARE).max(1);
+            let taken = tables.accepted.entry(new.remote.ip()).or_default();
+            if *taken >= share {
+                return None;
+            }
+            *taken += 1;
         }
         let conn = Arc::new(Conn {
             id: ConnId(self.next_id.fetch_add(1, Ordering::Relaxed)),
@@ -292,7 +306,16 @@ impl Pool {
     /// Strikes a connection off.
     pub(super) fn remove(&self, conn: &Conn) {
         self.retire(conn);
-        locked(&self.tables).by_id.remove(&conn.id);
+        let mut tables = locked(&self.tables);
+        if tables.by_id.remove(&conn.id).is_some() && conn.direction == Direction::In {
+            let ip = conn.remote.ip();
+            if let Some(taken) = tables.accepted.get_mut(&ip) {
+                *taken -= 1;
+                if *taken == 0 {
+                    tables.accepted.remove(&ip);
+                }
+            }
+        }
     }
 
     /// Asks all connections to end, and admits no more.

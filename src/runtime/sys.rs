@@ -34,6 +34,22 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL]);
 
+/// Raises the limit of open descriptors as far as the system lets us, and returns it; `None` if it does not tell.
+pub(super) fn raise_descriptor_limit() -> Option<usize> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is ours and outlives the call.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
+        return None;
+    }
+    let before = limit.rlim_cur;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: as above; the kernel only reads it.
+    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 {
+        limit.rlim_cur = before;
+    }
+    usize::try_from(limit.rlim_cur).ok()
+}
+
 /// Watches a descriptor in the current event loop.
 pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd is open until dropped and always names the same descriptor, and the

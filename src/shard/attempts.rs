@@ -8,7 +8,6 @@ use bytes::Bytes;
 
 use crate::flow::{ConnId, Hop, Host, Transport};
 use crate::location::{Candidate, Instance, PickReason, Standing};
-use crate::peering::Party;
 use crate::proxy::decision::AttemptRecord;
 use crate::proxy::{
     Attempt, Cancel, Client, Context, Forward, Kind, Stage, dialog_names, dialog_peer, expectation, forward,
@@ -95,11 +94,7 @@ impl Core {
         };
         let msg = live.message();
         let branch = Branch::mint(self.id, handle.slot, handle.generation, random, live.loop_hash);
-        let strip = match context.party {
-            Party::Core => policy.config.core.strip_headers.as_slice(),
-            Party::Peer(p) => policy.peer(p).map_or(&[][..], |p| p.config.strip_headers.as_slice()),
-            _ => &[],
-        };
+        let strip = policy.stripped_from(context.party);
         let identity = context.reply.identity.as_deref();
         let names = dialog_names(&policy, context.party, identity, leg, hop.tls.as_ref());
         let bytes: Bytes = forward(

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use crate::flow::PeerId;
 use crate::peering::Ledger;
 
-/// One call, known by a hash of its Call-ID.
+/// One call, known by a hash of its Call-ID and its caller's tag.
 #[derive(Debug)]
 struct Call {
     /// Peers charged.
@@ -16,6 +16,8 @@ struct Call {
     /// INVITEs under way for it.
     inviting: u16,
     established: bool,
+    /// Hash of the callee's tag, once it has answered; 0 before.
+    callee: u64,
     expires: Instant,
 }
 
@@ -46,7 +48,8 @@ impl Calls {
             }
             return;
         }
-        self.table.insert(key, Call { peers: peers.into(), inviting: 1, established: false, expires });
+        self.table
+            .insert(key, Call { peers: peers.into(), inviting: 1, established: false, callee: 0, expires });
     }
 
     /// The call goes to another peer than was charged.
@@ -71,6 +74,18 @@ impl Calls {
         } else if !call.established && call.inviting == 0 {
             self.end(key, ledger);
         }
+    }
+
+    /// The callee's tag, from its 2xx.
+    pub fn confirm(&mut self, key: u64, callee: u64) {
+        if let Some(call) = self.table.get_mut(&key) {
+            call.callee = callee;
+        }
+    }
+
+    /// True if there is a call of this caller, and its callee is this one as far as is known.
+    pub fn is_dialog(&self, key: u64, callee: u64) -> bool {
+        self.table.get(&key).is_some_and(|call| call.callee == 0 || call.callee == callee)
     }
 
     /// A session was refreshed (RFC 4028).

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 
 use crate::config::Sticky;
-use crate::flow::Transport;
+use crate::flow::{SendFailure, Transport};
 use crate::location::{Candidate, Instance, LeftOutReason, Located, Observation, Selection, Standing};
 use crate::proxy::decision::Rule;
 use crate::proxy::{Best, Client, Context, Kind, Live, Pass, Reject, Stage};
@@ -251,6 +251,10 @@ impl Core {
                 Reject::new(487, "Request Terminated", "cancelled")
             }
             Some(Best { status: 408, .. }) => Reject::new(408, "Request Timeout", "timeout"),
+            // The request is larger than any way to its target takes.
+            Some(_) if live.failure == Some(SendFailure::TooLarge) => {
+                Reject::new(513, "Message Too Large", "too_large")
+            }
             // §16.7 step 6: a 503 says nothing about us, so the upstream side gets a 500.
             Some(Best { status, .. }) => {
                 let text = match live.failure {

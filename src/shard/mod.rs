@@ -345,7 +345,17 @@ impl Shard {
 }
 
 impl Core {
-    /// A hash of the Call-ID, for stickiness and call counting.
+    /// What a call is counted by: its Call-ID and the tag of its caller.
+    fn dialog_key(&self, call_id: &[u8], caller: Option<&[u8]>) -> u64 {
+        self.call_hash.hash_one((call_id, caller.unwrap_or_default()))
+    }
+
+    /// A tag, for comparison only; never 0.
+    fn tag_hash(&self, tag: Option<&[u8]>) -> u64 {
+        self.call_hash.hash_one(tag.unwrap_or_default()).max(1)
+    }
+
+    /// A hash of the Call-ID, for stickiness.
     fn call_key(&self, call_id: &[u8]) -> u64 {
         self.call_hash.hash_one(call_id)
     }

@@ -400,7 +400,7 @@ impl Core {
 
     /// Charges a new call to both sides' peers.
     fn charge(&mut self, now: Instant, context: &mut Context, msg: &Message<'_>) -> Result<(), Reject> {
-        let key = self.call_key(msg.call_id());
+        let key = self.dialog_key(msg.call_id(), msg.from_tag());
         let mut charged: SmallVec<[crate::flow::PeerId; 2]> = SmallVec::new();
         if let Some(peer) = context.party.peer() {
             self.charge_peer(now, peer).map_err(|refusal| self.busy(refusal.label()))?;
@@ -443,16 +443,21 @@ impl Core {
 
     /// BYE ends the count with its final; a refreshed session lives on (RFC 4028).
     fn within_call(&mut self, now: Instant, context: &mut Context, msg: &Message<'_>) {
-        let key = self.call_key(msg.call_id());
-        match context.method {
-            Method::Bye => context.call = Some(key),
-            Method::Invite | Method::Update => {
-                if let Some(seconds) = msg.seconds(Name::SessionExpires) {
-                    let expires = expiry(now, self.policy.config.calls_max_age, Some(seconds));
-                    self.calls.refresh(key, expires);
-                }
-            }
-            _ => {}
+        if !matches!(context.method, Method::Bye | Method::Invite | Method::Update) {
+            return;
+        }
+        // From the caller or from the callee; both tags must fit, so that nobody ends the count of a call
+        // that goes on.
+        let (from, to) = (msg.from_tag(), msg.to_tag());
+        let ways = [(from, to), (to, from)]
+            .map(|(caller, callee)| (self.dialog_key(msg.call_id(), caller), self.tag_hash(callee)));
+        let found = ways.into_iter().find(|(key, callee)| self.calls.is_dialog(*key, *callee));
+        let Some((key, _)) = found else { return };
+        if context.method == Method::Bye {
+            context.call = Some(key);
+        } else if let Some(seconds) = msg.seconds(Name::SessionExpires) {
+            let expires = expiry(now, self.policy.config.calls_max_age, Some(seconds));
+            self.calls.refresh(key, expires);
         }
     }
 
@@ -543,6 +548,11 @@ fn empty_plan() -> Plan {
     Plan { routing: Routing::default(), legs: SmallVec::new(), listener: None, rule: Rule::Refused }
 }
 
+/// Requests up to this long are kept by their record as they are; of larger ones it copies what it needs.
+const RECORD_SHARES: usize = 2_048;
+/// Longest Call-ID, method or URI that is copied, octets; the rest is cut off.
+const RECORD_WORD: usize = 512;
+
 fn record_of(
     now: Instant,
     origin: &Origin,
@@ -552,6 +562,10 @@ fn record_of(
     plan: &Plan,
 ) -> Record {
     let part = |of: &[u8]| -> Bytes {
+        if request.len() > RECORD_SHARES {
+            // A record must not keep a large request alive for its few words.
+            return Bytes::copy_from_slice(of.get(..RECORD_WORD).unwrap_or(of));
+        }
         // The same octets within the shared copy of the request.
         let start = (of.as_ptr() as usize).wrapping_sub(msg.bytes.as_ptr() as usize);
         match start.checked_add(of.len()) {

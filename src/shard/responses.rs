@@ -1,5 +1,6 @@
 //! Responses as they come in: matched by our branch, or dropped (RFC 3261 §16.7, RFC 6026 §7.3).
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -122,8 +123,10 @@ impl Core {
         at: usize,
         msg: &Message<'_>,
     ) {
+        let policy = Arc::clone(&self.policy);
         let status = msg.status();
         let Some(attempt) = context.attempts.get_mut(at) else { return };
+        let to = attempt.to;
         attempt.ringing |= status > 100;
         if attempt.stage == Stage::Abandoned {
             // The next candidate has the call: this one is to stop (rule 10). A CANCEL from upstream may have
@@ -143,7 +146,7 @@ impl Core {
         if context.answered {
             return;
         }
-        if let Some(bytes) = upstream(msg) {
+        if let Some(bytes) = upstream(msg, policy.stripped_from(to)) {
             self.respond(now, handle, context, status, Bytes::from(bytes));
         }
     }
@@ -156,6 +159,7 @@ impl Core {
         at: usize,
         msg: &Message<'_>,
     ) {
+        let policy = Arc::clone(&self.policy);
         let status = msg.status();
         let Some(attempt) = context.attempts.get_mut(at) else { return };
         let (was, ringing, to, instance) = (attempt.stage, attempt.ringing, attempt.to, attempt.instance());
@@ -172,10 +176,13 @@ impl Core {
                 self.attempt_ended(now, context, at, "ok", status);
             }
             self.cancel_others(now, handle, context, at);
-            if let Some(bytes) = upstream(msg) {
+            if let Some(bytes) = upstream(msg, policy.stripped_from(to)) {
                 self.finish(now, handle, context, status, bytes.into());
             }
             // After the answer itself, which gives the call its full age.
+            if let Some(key) = context.call {
+                self.calls.confirm(key, self.tag_hash(msg.to_tag()));
+            }
             if let Some(key) = context.call
                 && let Some(seconds) = msg.seconds(Name::SessionExpires)
             {
@@ -191,7 +198,7 @@ impl Core {
         if context.answered || was == Stage::Abandoned {
             return;
         }
-        let Some(bytes) = upstream(msg).map(Bytes::from) else { return };
+        let Some(bytes) = upstream(msg, policy.stripped_from(to)).map(Bytes::from) else { return };
         match verdict(status, self.policy.fails_over(to, status), ringing, stopped) {
             Verdict::Failover => {
                 if let Some(live) = context.live.as_mut() {

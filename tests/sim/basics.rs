@@ -81,7 +81,11 @@ fn a_call_is_set_up_acknowledged_by_its_route_set_and_ended_from_either_side() {
         };
         let mut bye = Request::new("BYE", target, sender, "u3", "call-1");
         bye.routes = if from_peer { ok.values("record-route") } else { route };
-        bye.to = ok.get("to").unwrap().to_string();
+        let ends = ["from", "to"].map(|end| ok.get(end).unwrap().to_string());
+        [bye.from, bye.to] = ends;
+        if from_peer {
+            std::mem::swap(&mut bye.from, &mut bye.to);
+        }
         bye.cseq = 2;
         let outs = rig.udp(sender, &bye.bytes());
         assert_eq!(lines(&outs), [format!("BYE {at}")], "no 100 for a BYE");
@@ -358,12 +362,78 @@ fn a_route_of_ours_alone_makes_us_the_outbound_proxy_of_a_new_request() {
         ("sip:bob@p1.example", "OPTIONS 198.51.100.11:5060"),
         ("sip:+44-20-(79)46@example.com", "OPTIONS 203.0.113.1:5060"),
         ("tel:+44.20.7946", "OPTIONS 203.0.113.1:5060"),
+        ("sip:%2B44%320@example.com", "OPTIONS 203.0.113.1:5060"),
         ("sip:example.com", "200 10.0.1.1:5060"),
         ("sip:bob@unknown.example", "403 10.0.1.1:5060"),
     ] {
-        let mut request = Request::new("OPTIONS", uri, CORE, &format!("r-{}", uri.len()), uri);
+        let mut request = Request::new("OPTIONS", uri, CORE, &format!("r-{}-{}", want.len(), uri.len()), uri);
         request.extra.push(own.into());
         let outs = rig.udp(CORE, &request.bytes());
         assert_eq!(lines(&outs), [want], "{uri}");
+    }
+}
+
+#[test]
+fn the_token_of_a_dialog_opens_no_new_call_and_no_way_to_another_peer() {
+    let mut rig = Rig::new();
+    let call = Request::new("INVITE", "sip:bob@example.com", PEER, "t1", "call-t");
+    let outs = rig.udp(PEER, &call.bytes());
+    let invite = outs.iter().find(|o| o.msg.method() == "INVITE" && o.msg.status() == 0).unwrap().msg.clone();
+    let routes: Vec<String> = invite.values("record-route").iter().rev().map(|v| v.to_string()).collect();
+    for (uri, tag, want) in [
+        ("sip:x@p2.example", "", "403"),
+        ("sip:x@p2.example", ";tag=1", "403"),
+        ("sip:x@203.0.113.9", ";tag=1", "403"),
+        ("sip:x@10.0.0.77", ";tag=1", "INVITE 10.0.0.77:5060"),
+    ] {
+        let mut request = Request::new("INVITE", uri, PEER, &format!("t-{uri}{}", tag.len()), "call-t");
+        request.routes = routes.clone();
+        request.to = format!("<{uri}>{tag}");
+        let outs = rig.udp(PEER, &request.bytes());
+        assert!(lines(&outs).iter().any(|l| l.starts_with(want)), "{uri}{tag}: {:?}", lines(&outs));
+    }
+}
+
+#[test]
+fn strip_headers_reaches_answers_too() {
+    let domains = "domains = [\"p1.example\"]";
+    let mut rig = Rig::replacing(domains, &format!("{domains}\nstrip_headers = [\"X-Trust\"]"), "");
+    let sent = begun(&mut rig);
+    for (status, tag) in [(180, "t"), (200, "t")] {
+        let rows = ["x-TRUST : yes".to_string(), "X-Other: 1".to_string()];
+        let outs = rig.udp(I1, &reply(&sent.msg, status, tag, &rows, b""));
+        assert_eq!(outs[0].msg.status(), status);
+        assert_eq!((outs[0].msg.get("x-trust"), outs[0].msg.get("x-other")), (None, Some("1")));
+    }
+}
+
+#[test]
+fn calls_are_counted_by_caller_and_only_their_own_bye_ends_the_count() {
+    let domains = "domains = [\"p1.example\"]";
+    let mut rig = Rig::replacing(domains, &format!("{domains}\nmax_calls = 2"), "");
+    let mut answers = Vec::new();
+    for n in 1..=3 {
+        let mut request = Request::new("INVITE", "sip:bob@p1.example", CORE, &format!("c{n}"), "call-1");
+        request.from = format!("<sip:alice@example.com>;tag=caller{n}");
+        let outs = rig.udp(CORE, &request.bytes());
+        if n == 3 {
+            assert_eq!(lines(&outs), ["480 10.0.1.1:5060"], "one Call-ID, but the third call of a full peer");
+            break;
+        }
+        let sent = outs.iter().find(|o| o.line().starts_with("INVITE")).unwrap().clone();
+        let outs = rig.udp(I1, &reply(&sent.msg, 200, &format!("callee{n}"), &contact(), b""));
+        answers.push(outs[0].msg.clone());
+    }
+    assert_eq!(rig.shard.calls(), 2);
+    for (callee, status, left) in [("nobody", 481, 2), ("callee1", 200, 1)] {
+        let branch = format!("b-{callee}");
+        let mut bye = Request::new("BYE", "sip:bob@198.51.100.11:5060", CORE, &branch, "call-1");
+        bye.routes = answers[0].values("record-route").iter().rev().map(|r| r.to_string()).collect();
+        bye.from = "<sip:alice@example.com>;tag=caller1".into();
+        bye.to = format!("<sip:bob@p1.example>;tag={callee}");
+        let outs = rig.udp(CORE, &bye.bytes());
+        let sent = outs.iter().find(|o| o.line().starts_with("BYE")).unwrap().clone();
+        rig.udp(I1, &reply(&sent.msg, status, callee, &[], b""));
+        assert_eq!(rig.shard.calls(), left, "after a BYE to {callee}");
     }
 }

@@ -369,8 +369,8 @@ fn a_slow_reader_is_cut_off_at_the_limit_of_its_queue() {
         assert!(n < 10_000, "never full");
         world.send(to.clone(), &large, Some(token(n)), true);
     }
-    world.until("the connection is cut", |h| h.connections() == 0);
-    assert_eq!(world.handle.counters().dropped(DropReason::SlowReader), 1);
+    // One more may have been sent before the failure was seen, and has a connection of its own then.
+    world.until("the connection is cut", |h| h.counters().dropped(DropReason::SlowReader) == 1);
     let conn = world.record.sent(token(1));
     world.record.closed(conn);
     drop(stream);

@@ -126,17 +126,24 @@ impl Check {
         let tx = &self.txs[tx];
         // A server that has said anything at all keeps the call.
         let kept = |a: &super::check::Attempt| {
-            a.rang.is_some() || (a.provisional.is_some() && a.final_.is_none() && a.failed.is_none())
+            a.rang.is_some()
+                || a.cancel.is_some()
+                || (a.provisional.is_some() && a.final_.is_none() && a.failed.is_none())
         };
         let rang = tx.attempts.iter().any(|at| kept(&self.attempts[*at]));
-        if tx.cancelled || rang || tx.request.get("route").is_some() || !matches!(msg.status(), 408 | 500) {
+        if tx.cancelled
+            || rang
+            || tx.request.get("route").is_some()
+            || !matches!(msg.status(), 408 | 480 | 500)
+        {
             return;
         }
         let records = shard.records(tx.request.call_id().as_bytes());
         let Some(record) = records.iter().rev().find(|r| r.attempts.len() == tx.attempts.len()) else {
             return;
         };
-        if tx.attempts.len() >= self.fewest_tries() {
+        let full = record.reason.starts_with("max_");
+        if full || tx.attempts.len() >= self.fewest_tries() {
             return;
         }
         for located in record.legs.iter().filter_map(|l| l.located.as_ref()) {
