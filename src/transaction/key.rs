@@ -160,22 +160,10 @@ pub fn loop_hash(secret: &[u64; 2], parts: &[&[u8]]) -> u32 {
     // Four seeds from two: the constants only keep the halves apart.
     let state = RandomState::with_seeds(a, b, a.rotate_left(32) ^ 0x6c6f_6f70, !b);
     let mut hasher = state.build_hasher();
-    // Short parts are gathered: a hasher has its price for each piece, however short.
-    let (mut held, mut len) = ([0u8; 256], 0);
     for part in parts {
-        let size = u32::try_from(part.len()).unwrap_or(u32::MAX).to_le_bytes();
-        for piece in [&size[..], part] {
-            if let Some(place) = held.get_mut(len..len + piece.len()) {
-                place.copy_from_slice(piece);
-                len += piece.len();
-            } else {
-                hasher.write(held.get(..len).unwrap_or_default());
-                hasher.write(piece);
-                len = 0;
-            }
-        }
+        hasher.write_usize(part.len());
+        hasher.write(part);
     }
-    hasher.write(held.get(..len).unwrap_or_default());
     let hash = hasher.finish().to_be_bytes();
     let [h0, h1, h2, h3, l0, l1, l2, l3] = hash;
     u32::from_be_bytes([h0 ^ l0, h1 ^ l1, h2 ^ l2, h3 ^ l3])
