@@ -24,7 +24,7 @@ pub enum Owner {
 #[derive(Clone, Debug, Default)]
 pub struct Domains {
     own_names: AHashSet<Box<str>>,
-    own_sockets: AHashSet<SocketAddr>,
+    own_sockets: AHashSet<(u128, u16)>,
     peer_names: AHashMap<Box<str>, PeerId>,
     peer_below: AHashMap<Box<str>, PeerId>,
     peer_addrs: AHashMap<IpAddr, PeerId>,
@@ -38,7 +38,7 @@ impl Domains {
                 self.own_names.insert(n.as_ref().into());
             }
             Host::Addr(a) => {
-                self.own_sockets.insert(SocketAddr::new(a.to_canonical(), port));
+                self.own_sockets.insert(socket_key(*a, port));
             }
         }
     }
@@ -77,19 +77,19 @@ impl Domains {
     /// True if the host is a name of ours, or this address and port one of our sockets.
     pub fn is_own(&self, host: &HostRef<'_>, port: u16) -> bool {
         match host {
-            HostRef::Addr(a) => self.own_sockets.contains(&SocketAddr::new(a.to_canonical(), port)),
+            HostRef::Addr(a) => self.own_sockets.contains(&socket_key(*a, port)),
             HostRef::Name(n) => with_lower(n, |name| self.own_names.contains(name)).unwrap_or(false),
         }
     }
 
     /// True if this address and port are one of our sockets.
     pub fn is_own_socket(&self, addr: SocketAddr) -> bool {
-        self.own_sockets.contains(&SocketAddr::new(addr.ip().to_canonical(), addr.port()))
+        self.own_sockets.contains(&socket_key(addr.ip(), addr.port()))
     }
 
     fn owner_of_addr(&self, addr: IpAddr, port: u16) -> Owner {
         let addr = addr.to_canonical();
-        if self.own_sockets.contains(&SocketAddr::new(addr, port)) {
+        if self.own_sockets.contains(&socket_key(addr, port)) {
             return Owner::Own;
         }
         self.peer_addrs.get(&addr).map_or(Owner::Nobody, |p| Owner::Peer(*p))
@@ -113,6 +113,15 @@ impl Domains {
         }
         Owner::Nobody
     }
+}
+
+/// Address and port as numbers; an IPv4 address is the IPv6 address mapped to it.
+fn socket_key(addr: IpAddr, port: u16) -> (u128, u16) {
+    let bits = match addr {
+        IpAddr::V4(a) => 0xffff_0000_0000 | u128::from(a.to_bits()),
+        IpAddr::V6(a) => a.to_bits(),
+    };
+    (bits, port)
 }
 
 /// Calls `f` with the name in lower case and without a final dot; `None` if it is no name at all.

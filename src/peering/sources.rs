@@ -13,7 +13,7 @@ use super::Party;
 /// costs one probe per distinct length, however many peers there are.
 #[derive(Clone, Debug, Default)]
 pub struct Sources {
-    table: AHashMap<(u8, IpAddr), Party>,
+    table: AHashMap<(u128, u16), Party>,
     v4: Vec<u8>,
     v6: Vec<u8>,
 }
@@ -27,17 +27,23 @@ impl Sources {
         if let Err(at) = lengths.binary_search_by(|have| net.prefix_len().cmp(have)) {
             lengths.insert(at, net.prefix_len());
         }
-        self.table.entry((net.prefix_len(), net.addr())).or_insert(party);
+        self.table.entry(key(net.addr(), net.prefix_len())).or_insert(party);
     }
 
     /// Whose address this is. IPv4-mapped IPv6 addresses count as IPv4.
     pub fn find(&self, addr: IpAddr) -> Option<Party> {
         let addr = addr.to_canonical();
         let lengths = if addr.is_ipv4() { &self.v4 } else { &self.v6 };
-        lengths.iter().find_map(|&length| {
-            let net = IpNet::new(addr, length).ok()?.trunc();
-            self.table.get(&(length, net.addr())).copied()
-        })
+        lengths.iter().find_map(|&length| self.table.get(&key(addr, length)).copied())
+    }
+}
+
+/// The network that an address lies in, as numbers; IPv4 and IPv6 ones are told apart by the length.
+fn key(addr: IpAddr, length: u8) -> (u128, u16) {
+    let cut = |bits: u128, of: u8| bits.checked_shr(u32::from(of - length.min(of))).unwrap_or(0);
+    match addr {
+        IpAddr::V4(a) => (cut(u128::from(a.to_bits()), 32), u16::from(length)),
+        IpAddr::V6(a) => (cut(a.to_bits(), 128), u16::from(length) | 0x100),
     }
 }
 

@@ -93,50 +93,45 @@ fn tag_of(secret: &[u8; 16], call_id: &[u8], peer_tag: u32, names: Names<'_>) ->
     hasher.finish()
 }
 
+/// 96 bits as 20 symbols of five; the last four bits are zero.
 fn encode(raw: [u8; RAW]) -> SmallVec<[u8; 64]> {
-    let mut out = SmallVec::new();
-    let mut bits = 0u32;
-    let mut held = 0u32;
-    for byte in raw {
-        held = (held << 8) | u32::from(byte);
-        bits += 8;
-        while bits >= 5 {
-            bits -= 5;
-            out.push(symbol(held >> bits));
-        }
+    let bits = raw.iter().fold(0u128, |bits, byte| bits << 8 | u128::from(*byte)) << PADDING;
+    let mut text = [b'a'; TEXT];
+    let mut left = bits;
+    for place in text.iter_mut().rev() {
+        let symbol = usize::try_from(left & 31).unwrap_or(0);
+        *place = ALPHABET.get(symbol).copied().unwrap_or(b'a');
+        left >>= 5;
     }
-    if bits > 0 {
-        out.push(symbol(held << (5 - bits)));
-    }
-    out
-}
-
-fn symbol(value: u32) -> u8 {
-    let at = usize::try_from(value & 31).unwrap_or(0);
-    ALPHABET.get(at).copied().unwrap_or(b'a')
+    SmallVec::from_slice(&text)
 }
 
 fn decode(text: &[u8]) -> Option<[u8; RAW]> {
-    let mut out = [0u8; RAW];
-    let mut at = 0;
-    let mut bits = 0u32;
-    let mut held = 0u32;
+    let (mut bits, mut all) = (0u128, 0);
     for c in text {
-        let value = match c.to_ascii_lowercase() {
-            c @ b'a'..=b'z' => c - b'a',
-            c @ b'2'..=b'7' => c - b'2' + 26,
-            _ => return None,
-        };
-        held = (held << 5) | u32::from(value);
-        bits += 5;
-        if bits >= 8 {
-            bits -= 8;
-            *out.get_mut(at)? = u8::try_from((held >> bits) & 0xff).ok()?;
-            at += 1;
-        }
+        let value = VALUES[usize::from(*c)];
+        all |= value;
+        bits = bits << 5 | u128::from(value & 31);
     }
-    (at == RAW).then_some(out)
+    let [_, _, _, _, raw @ ..] = (bits >> PADDING).to_be_bytes();
+    (text.len() == TEXT && all < NO_SYMBOL).then_some(raw)
 }
+
+/// Bits that the last symbol has too many.
+const PADDING: usize = TEXT * 5 - RAW * 8;
+const NO_SYMBOL: u8 = 32;
+
+/// The value of each symbol, in either case.
+const VALUES: [u8; 256] = {
+    let mut values = [NO_SYMBOL; 256];
+    let mut i = 0;
+    while i < 32 {
+        values[ALPHABET[i] as usize] = i as u8;
+        values[ALPHABET[i].to_ascii_uppercase() as usize] = i as u8;
+        i += 1;
+    }
+    values
+};
 
 #[cfg(test)]
 mod tests {

@@ -96,6 +96,8 @@ pub struct Policy {
     pub ledger: Arc<Ledger>,
     /// Key of our dialog tokens (rule 8).
     pub dialog_secret: [u8; 16],
+    /// Peers by the hash of their name, as dialog tokens carry it; the first one to have it.
+    by_tag: AHashMap<u32, PeerId>,
     /// What can be sent by towards the core, towards peers, and towards both.
     enabled: [Enabled; 3],
     /// `[[route]]` prefixes, longest first, with peers in order.
@@ -131,7 +133,12 @@ impl Policy {
                 *slot = Some(entry(&config, peer, *id));
             }
         }
+        let mut by_tag = AHashMap::new();
+        for peer in peers.iter().flatten() {
+            by_tag.entry(peer.tag).or_insert(peer.id);
+        }
         let mut policy = Self {
+            by_tag,
             domains: domains(&config, &listeners, &ids),
             sources: sources(&config, &ids),
             tls_names: tls_names(&config, &ids),
@@ -157,6 +164,11 @@ impl Policy {
     /// A peer by number.
     pub fn peer(&self, id: PeerId) -> Option<&PeerEntry> {
         self.peers.get(usize::from(id.0))?.as_ref()
+    }
+
+    /// A peer by the hash of its name ([`peer_tag`]).
+    pub fn peer_of_tag(&self, tag: u32) -> Option<PeerId> {
+        self.by_tag.get(&tag).copied()
     }
 
     /// A peer's name for logs and labels.

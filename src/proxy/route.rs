@@ -10,7 +10,7 @@ use crate::config::{NextHop, Realm};
 use crate::flow::{Host, ListenerId, PeerId, Transport};
 use crate::location::{LocateKey, TargetUri, TransportParam, target_of};
 use crate::peering::{Owner, Party};
-use crate::wire::{HostRef, Message, Method, Scheme, UriRef};
+use crate::wire::{HostRef, Message, Method, Name, Scheme, UriRef};
 
 use super::context::{Leg, Plan, Routing};
 use super::decision::Rule;
@@ -63,6 +63,15 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
         }
         None => received,
     };
+    let to_us = request_uri.is_loose() && is_own(policy, &request_uri);
+    if !to_us
+        && msg.to_tag().is_some()
+        && let Some(own) = own_routes_only(policy, msg)
+    {
+        (routing.own_routes, routing.routes) = (own.count, own.count);
+        let sips = request_uri.scheme == Scheme::Sips;
+        return in_dialog(policy, from, &own, &request_uri, sips, routing).map(Some);
+    }
     let mut routes: SmallVec<[UriRef<'_>; 2]> = SmallVec::new();
     for route in msg.routes() {
         let route = route.map_err(|_| Reject::new(400, "Bad Route", "bad_route"))?;
@@ -71,7 +80,7 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     routing.routes = routes.len();
     // §16.4: a strict router has put our Record-Route into the Request-URI; the real one is the last Route.
     let mut own = OwnRoutes::default();
-    if request_uri.is_loose() && is_own(policy, &request_uri) {
+    if to_us {
         own.see(policy, msg, &request_uri);
         if let Some(last) = routes.pop() {
             routing.last_is_uri = true;
@@ -104,22 +113,61 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
 #[derive(Default)]
 struct OwnRoutes<'a> {
     seen: bool,
+    count: usize,
     remembered: Option<Remembered<'a>>,
     listener: Option<ListenerId>,
 }
 
 impl<'a> OwnRoutes<'a> {
     fn see(&mut self, policy: &Policy, msg: &Message<'_>, uri: &UriRef<'a>) {
+        let token = uri.param(dialog::PARAM.as_bytes()).flatten();
+        self.note(policy, msg, listener_of(policy, uri), token);
+    }
+
+    fn note(
+        &mut self,
+        policy: &Policy,
+        msg: &Message<'_>,
+        listener: Option<ListenerId>,
+        token: Option<&'a [u8]>,
+    ) {
         self.seen = true;
-        self.listener = listener_of(policy, uri);
+        self.count += 1;
+        self.listener = listener;
         // Only inside a dialog: an INVITE without a To tag is a new call, whatever Route it shows.
         if msg.to_tag().is_some()
-            && let Some(Some(token)) = uri.param(dialog::PARAM.as_bytes())
+            && let Some(token) = token
             && let Some(found) = dialog::verify(&policy.dialog_secret, msg.call_id(), token)
         {
             self.remembered = Some(found);
         }
     }
+}
+
+/// What the Routes say where all of them are ours and came back to the letter as we wrote them, as
+/// is usual inside a dialog: they need not be taken apart. `None`: look closer, or there are none.
+fn own_routes_only<'a>(policy: &Policy, msg: &Message<'a>) -> Option<OwnRoutes<'a>> {
+    let mut own = OwnRoutes::default();
+    for field in msg.headers(Name::Route) {
+        let mut rest = field.value;
+        loop {
+            let value = rest.strip_prefix(b"<sip:")?;
+            let (listener, tail) = policy
+                .listeners
+                .iter()
+                .find_map(|l| Some((l.id, value.strip_prefix(l.route_uri.as_bytes())?)))?;
+            let tail = tail.strip_prefix(b";sbe=")?;
+            let end = tail.iter().position(|b| !b.is_ascii_alphanumeric() && !matches!(b, b'-' | b'.'))?;
+            let (token, after) = tail.split_at_checked(end)?;
+            own.note(policy, msg, Some(listener), Some(token));
+            rest = match after {
+                b">" => break,
+                [b'>', b',', more @ ..] => more.trim_ascii_start(),
+                _ => return None,
+            };
+        }
+    }
+    own.seen.then_some(own)
 }
 
 /// Rule 8. The next hop is taken directly: the remaining Route, else the Request-URI.
@@ -133,22 +181,19 @@ fn in_dialog(
 ) -> Result<Plan, Reject> {
     let key = target(next, sips)?;
     let port = port_of(next);
-    let reachable = policy.reachable_from(from, &next.host, port);
+    let reachable = || policy.reachable_from(from, &next.host, port);
     let party = match (own.remembered, from) {
         // The peer may be gone since, by a reload: its dialogs are let end.
-        (Some(token), Party::Core) => policy
-            .peers
-            .iter()
-            .flatten()
-            .find(|p| p.tag == token.peer_tag)
-            .map(|p| Party::Peer(p.id))
-            .or(reachable)
-            .or(Some(Party::Federation)),
+        (Some(token), Party::Core) => {
+            policy.peer_of_tag(token.peer_tag).map(Party::Peer).or_else(reachable).or(Some(Party::Federation))
+        }
         // The token lets a peer reach what its dialog's route set names, but never another peer (no transit).
-        (Some(token), _) if token.peer_tag == tag_of(policy, from) && !is_of_a_peer(policy, next) => {
+        (Some(token), _)
+            if token.peer_tag == tag_of(policy, from) && !is_of_another_peer(policy, from, next) =>
+        {
             Some(Party::Core)
         }
-        _ => reachable,
+        _ => reachable(),
     };
     let Some(party) = party else {
         return Err(Reject::new(403, "Forbidden", "route_not_allowed"));
@@ -178,17 +223,19 @@ fn tag_of(policy: &Policy, from: Party) -> u32 {
     from.peer().and_then(|p| policy.peer(p)).map_or(0, |p| p.tag)
 }
 
-/// True if a URI's host lies with a peer, and not with the core.
-fn is_of_a_peer(policy: &Policy, uri: &UriRef<'_>) -> bool {
+/// True if a URI's host lies with a peer other than the sender, and not with the core.
+fn is_of_another_peer(policy: &Policy, from: Party, uri: &UriRef<'_>) -> bool {
     let source = match &uri.host {
         HostRef::Addr(addr) => policy.sources.find(*addr),
         HostRef::Name(_) => None,
     };
-    match (policy.domains.owner(&uri.host, port_of(uri)), source) {
-        (_, Some(Party::Core)) | (Owner::Own, _) => false,
-        (Owner::Peer(_), _) | (_, Some(Party::Peer(_))) => true,
-        _ => false,
-    }
+    let owner = match policy.domains.owner(&uri.host, port_of(uri)) {
+        Owner::Own => return false,
+        Owner::Peer(peer) => Some(Party::Peer(peer)),
+        Owner::Nobody => None,
+    };
+    let other = |party: Party| matches!(party, Party::Peer(_)) && party != from;
+    source != Some(Party::Core) && [owner, source].into_iter().flatten().any(other)
 }
 
 /// Rule 3.

@@ -57,7 +57,7 @@ pub fn validate(
 
 /// Step 2: only schemes that can be routed (`tel` is for the number routes, rule 3).
 fn scheme(msg: &Message<'_>) -> Result<(), Reject> {
-    match msg.request_uri().map(|u| u.scheme) {
+    match msg.request_scheme() {
         Some(Scheme::Sip | Scheme::Sips | Scheme::Tel) => Ok(()),
         Some(Scheme::Other(_)) => Err(Reject::new(416, "Unsupported URI Scheme", "scheme")),
         None => Err(Reject::new(400, "Bad Request-URI", "bad_uri")),

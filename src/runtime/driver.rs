@@ -220,6 +220,8 @@ impl<E: Element> Worker<E> {
         let waited = waited.map(|delay| (delay, messages));
         if shards == 1 {
             self.visit(0, now, waited, batch.iter());
+        } else if let [only] = batch {
+            self.visit(E::shard_of(only.bytes, self.node.secret, shards) % shards, now, waited, batch.iter());
         } else {
             self.visit_owners(now, waited, batch, shards);
         }

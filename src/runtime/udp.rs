@@ -209,7 +209,7 @@ impl UdpSocket {
                     taken += n;
                     self.work_through(worker, room, n);
                     // A short batch means an empty queue, unless it ended at a pending error.
-                    if n < BATCH && !failed {
+                    if room.drained() && !failed {
                         return (taken, true);
                     }
                 }

@@ -1,6 +1,5 @@
 //! One attempt at one server: its hop, the request it is sent, its client transaction and its CANCEL.
 
-use std::mem;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -199,8 +198,11 @@ impl Core {
         let who = u8::try_from(at).unwrap_or(u8::MAX);
         let token = self.token(handle, who);
         let mut delivery = None;
-        for action in mem::take(&mut self.fx.actions) {
-            let Some(attempt) = context.attempts.get_mut(at) else { break };
+        while let Some(action) = self.fx.take() {
+            let Some(attempt) = context.attempts.get_mut(at) else {
+                self.fx.actions.clear();
+                break;
+            };
             match action {
                 Action::Send(bytes) => {
                     let hop = Hop { conn: attempt.conn, ..attempt.hop.clone() };
@@ -263,8 +265,11 @@ impl Core {
     /// Carries out what the client transaction of our CANCEL wants done.
     pub(super) fn apply_cancel(&mut self, now: Instant, handle: Handle, context: &mut Context, at: usize) {
         let who = u8::try_from(at).unwrap_or(u8::MAX);
-        for action in mem::take(&mut self.fx.actions) {
-            let Some(attempt) = context.attempts.get_mut(at) else { break };
+        while let Some(action) = self.fx.take() {
+            let Some(attempt) = context.attempts.get_mut(at) else {
+                self.fx.actions.clear();
+                break;
+            };
             match action {
                 Action::Send(bytes) => {
                     // Pinned to the INVITE's instance, by its connection while that lives.

@@ -1,6 +1,5 @@
 //! Answers to the upstream side: carrying out what server transactions want, answers made here, the end of a context.
 
-use std::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ impl Core {
         context: &mut Context,
     ) -> Option<Delivery> {
         let mut delivery = None;
-        for action in mem::take(&mut self.fx.actions) {
+        while let Some(action) = self.fx.take() {
             match action {
                 Action::Send(bytes) => self.send_upstream(now, handle, context, bytes),
                 Action::Arm(timer, after) => {

@@ -79,6 +79,11 @@ impl Effects {
         Self::default()
     }
 
+    /// The next thing to be done. One at a time, so that what follows from it may be pushed meanwhile.
+    pub fn take(&mut self) -> Option<Action> {
+        (!self.actions.is_empty()).then(|| self.actions.remove(0))
+    }
+
     fn send(&mut self, bytes: Bytes) {
         self.actions.push(Action::Send(bytes));
     }

@@ -40,15 +40,19 @@ pub fn response(req: Message<'_>, status: u16, reason: &str, opts: ResponseOptio
         stamp(&mut splices, via, source, false);
     }
     for field in req.headers(Name::Via) {
-        copy(&mut out, &req, &field, &mut splices);
+        if splices.is_empty() {
+            copy_row(&mut out, &req, &field);
+        } else {
+            copy(&mut out, &req, &field, &mut splices);
+        }
     }
     if opts.copy_record_route {
         for field in req.headers(Name::RecordRoute) {
-            copy(&mut out, &req, &field, &mut Splices::default());
+            copy_row(&mut out, &req, &field);
         }
     }
     if let Some(from) = req.header(Name::From) {
-        copy(&mut out, &req, &from, &mut Splices::default());
+        copy_row(&mut out, &req, &from);
     }
     if let Some(to) = req.header(Name::To) {
         let at = to.value_range.end;
@@ -64,13 +68,13 @@ pub fn response(req: Message<'_>, status: u16, reason: &str, opts: ResponseOptio
     }
     for name in [Name::CallId, Name::CSeq] {
         if let Some(field) = req.header(name) {
-            copy(&mut out, &req, &field, &mut Splices::default());
+            copy_row(&mut out, &req, &field);
         }
     }
     if status == 100
         && let Some(field) = req.header(Name::Timestamp)
     {
-        copy(&mut out, &req, &field, &mut Splices::default());
+        copy_row(&mut out, &req, &field);
     }
     for (name, value) in opts.extra_rows {
         push_row(&mut out, name, value);
@@ -95,7 +99,7 @@ pub fn ack(sent_invite: Message<'_>, final_response: Message<'_>) -> Vec<u8> {
 pub fn cancel(sent_invite: Message<'_>, extra_rows: &[(&str, &[u8])]) -> Vec<u8> {
     let mut out = in_transaction(&sent_invite, b"CANCEL");
     if let Some(to) = sent_invite.header(Name::To) {
-        copy(&mut out, &sent_invite, &to, &mut Splices::default());
+        copy_row(&mut out, &sent_invite, &to);
     }
     out.extend_from_slice(b"Max-Forwards: 70\r\n");
     for (name, value) in extra_rows {
@@ -138,7 +142,7 @@ fn in_transaction(invite: &Message<'_>, method: &[u8]) -> Vec<u8> {
     }
     for name in [Name::Route, Name::From, Name::CallId] {
         for field in invite.headers(name) {
-            copy(&mut out, invite, &field, &mut Splices::default());
+            copy_row(&mut out, invite, &field);
         }
     }
     let n = invite.cseq().map_or(0, |(n, _)| n);
@@ -157,6 +161,12 @@ fn copy(out: &mut Vec<u8>, from: &Message<'_>, field: &Field<'_>, splices: &mut 
     if !from.index.clean {
         cleanse(out, at, b'?');
     }
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Copies a row as it is.
+fn copy_row(out: &mut Vec<u8>, from: &Message<'_>, field: &Field<'_>) {
+    copy_head(out, from, field.row.start..field.value_range.end);
     out.extend_from_slice(b"\r\n");
 }
 

@@ -10,7 +10,7 @@ use super::name::{Method, Name};
 use super::name_addr::{AddrFault, NameAddrRef};
 use super::octets::{find, find_octet};
 use super::scan::{Cursor, Values, is_lws, is_token, number, same, sub};
-use super::uri::{Scheme, UriSpans, octets_are_sound};
+use super::uri::{UriSpans, octets_are_sound};
 use super::via::ViaSpans;
 
 /// Runs all checks; reads the fields that every message has on the way.
@@ -233,10 +233,9 @@ fn request_uri(index: &mut Index, bytes: &[u8]) {
     match UriSpans::parse(bytes, range.clone()) {
         Ok(parts) => {
             index.uri_parts = Some(parts);
-            let view = parts.view(bytes);
-            if view.headers.is_some() {
+            if parts.has_headers() {
                 index.blame(Fault::URI_HEADERS);
-            } else if matches!(view.scheme, Scheme::Other(_)) && !octets_are_sound(bytes, range) {
+            } else if parts.scheme().is_none() && !octets_are_sound(bytes, range) {
                 // Whatever the scheme: white space makes the start line ambiguous, brackets are no
                 // part of a URI.
                 index.blame(Fault::BAD_URI);

@@ -28,6 +28,10 @@ pub(crate) struct Splices {
 }
 
 impl Splices {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
     fn push(&mut self, range: Range<usize>, parts: &[&[u8]]) {
         let from = self.scratch.len();
         for part in parts {

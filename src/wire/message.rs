@@ -6,7 +6,7 @@ use super::index::{Index, Row, Span};
 use super::name::{Method, Name, Wanted};
 use super::name_addr::{AddrFault, NameAddrRef};
 use super::scan::{Values, number, sub};
-use super::uri::UriRef;
+use super::uri::{Scheme, UriRef};
 use super::via::ViaRef;
 
 /// A received message.
@@ -92,6 +92,11 @@ impl<'a> Message<'a> {
     /// The Request-URI taken apart, if it can be.
     pub fn request_uri(&self) -> Option<UriRef<'a>> {
         self.index.uri_parts.as_ref().map(|parts| parts.view(self.bytes))
+    }
+
+    /// The scheme of the Request-URI; `None` if that cannot be read. One that is not known has no name.
+    pub fn request_scheme(&self) -> Option<Scheme<'static>> {
+        self.index.uri_parts.as_ref().map(|parts| parts.scheme().unwrap_or(Scheme::Other(b"")))
     }
 
     /// The status code; 0 for requests.

@@ -248,6 +248,15 @@ impl UriSpans {
         }
     }
 
+    pub(crate) fn has_headers(&self) -> bool {
+        self.headers.is_some()
+    }
+
+    /// The scheme; `None` for one that we do not know.
+    pub(crate) fn scheme(&self) -> Option<Scheme<'static>> {
+        self.scheme
+    }
+
     /// With the octets that it was read from.
     pub(crate) fn view<'a>(&self, bytes: &'a [u8]) -> UriRef<'a> {
         let part = |span: Span| sub(bytes, span.range());
