@@ -104,6 +104,10 @@ pub struct Attempt {
     pub reused: bool,
     /// It is the second try on a new connection after a pooled one was found dead (rule 10).
     pub retried: bool,
+    /// It has said nothing for `try_timeout`.
+    pub overdue: bool,
+    /// The leg of the plan that it is made for.
+    pub leg: u8,
     /// Its number in the decision record.
     pub record: u8,
     /// Whose instance it is.
@@ -224,6 +228,11 @@ pub struct Live {
 }
 
 impl Live {
+    /// True while the servers of the current leg are being located.
+    pub fn is_locating(&self) -> bool {
+        self.selection.is_none() && self.located.iter().any(Option::is_none)
+    }
+
     /// The request as it came, with its index.
     pub fn message(&self) -> Message<'_> {
         Message::new(&self.request, &self.index)

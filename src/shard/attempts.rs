@@ -42,7 +42,8 @@ impl Core {
         candidate: Candidate,
     ) -> bool {
         let Some(hop) = self.hop(context, &candidate) else { return false };
-        self.send_attempt(now, handle, context, hop, Some(candidate))
+        let Some(leg) = context.live.as_ref().map(|l| l.leg) else { return false };
+        self.send_attempt(now, handle, context, leg, hop, Some(candidate))
     }
 
     /// The hop for a candidate: which listener it leaves from (rules 6 and 8), whom TLS must prove.
@@ -70,12 +71,16 @@ impl Core {
         Some(Hop { transport, listener: listener.id, remote: addr, conn: None, fresh: false, tls })
     }
 
-    /// Builds the request for a hop with a new branch, and starts a client transaction for it.
+    /// Builds the request for a hop with a new branch, and starts a client transaction for it. `leg`: that of
+    /// the candidate, or of the attempt that is made once more (`candidate` is `None`); the next one may be under
+    /// way already.
+    #[allow(clippy::too_many_arguments)]
     pub(super) fn send_attempt(
         &mut self,
         now: Instant,
         handle: Handle,
         context: &mut Context,
+        leg: usize,
         hop: Hop,
         candidate: Option<Candidate>,
     ) -> bool {
@@ -85,7 +90,8 @@ impl Core {
         let policy = Arc::clone(&self.policy);
         let random = self.random();
         let Some(live) = context.live.as_mut() else { return false };
-        let Some(leg) = live.plan.legs.get(live.leg) else { return false };
+        let place = u8::try_from(leg).unwrap_or(u8::MAX);
+        let Some(leg) = live.plan.legs.get(leg) else { return false };
         let to = leg.party;
         let (Some(out), Some(inn)) = (policy.listener(hop.listener), policy.listener(context.reply.listener))
         else {
@@ -134,8 +140,7 @@ impl Core {
             let instance = Instance { transport: hop.transport, addr: hop.remote };
             record.attempts.push(AttemptRecord {
                 instance,
-                place: candidate
-                    .map_or((0, 0, 0), |c| (u8::try_from(live.leg).unwrap_or(u8::MAX), c.tier, c.server)),
+                place: candidate.map_or((place, 0, 0), |c| (place, c.tier, c.server)),
                 standing: candidate.map_or(Standing::Up, |c| c.standing),
                 reason: candidate.map_or(PickReason::OnlyServer, |c| c.reason),
                 branch: random,
@@ -162,6 +167,8 @@ impl Core {
             conn: None,
             reused: false,
             retried,
+            overdue: false,
+            leg: place,
             record,
             to,
         });

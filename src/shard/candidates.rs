@@ -106,11 +106,12 @@ impl Core {
         let large = live.request.len() + GROWTH > UDP_LIMIT;
         live.pass = if large && has_stream { Pass::Streams } else { Pass::Any };
         live.selection = Some(Selection::new(merged, live.seed, policy.config.dns.srv_selection));
-        // The last server of the party before was silent when this was asked for; it may have spoken since.
-        let kept = context
-            .attempts
-            .iter()
-            .any(|a| a.stage == Stage::Live && a.answered && !matches!(a.client, Client::Gone));
+        // The last server of the party before was silent when this was asked for. It may have spoken since, or
+        // been asked once more on a new connection.
+        let kept = context.attempts.iter().any(|a| {
+            let patient = a.answered || !a.overdue;
+            a.stage == Stage::Live && patient && !matches!(a.client, Client::Gone)
+        });
         if !kept {
             self.next(now, handle, context);
         }
@@ -150,7 +151,7 @@ impl Core {
     pub(super) fn next(&mut self, now: Instant, handle: Handle, context: &mut Context) {
         loop {
             let Some(live) = context.live.as_mut() else { return };
-            if live.selection.is_none() && live.located.iter().any(Option::is_none) {
+            if live.is_locating() {
                 // The next party is being located; it goes on from there.
                 return;
             }

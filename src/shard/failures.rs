@@ -130,6 +130,7 @@ impl Core {
         let stale =
             matches!(failure, SendFailure::Closed { reused: true }) && !attempt.answered && !attempt.retried;
         let (instance, hop, to) = (attempt.instance(), attempt.hop.clone(), attempt.to);
+        let leg = usize::from(attempt.leg);
         attempt.stage = Stage::Ended;
         if context.probe.is_some() {
             return self.probe_ended(now, context, instance, false);
@@ -138,7 +139,7 @@ impl Core {
             // A pooled connection found dead is no failure of the instance: once more, on a new one (rule 10).
             self.attempt_ended(now, context, at, "stale_connection", 0);
             let hop = Hop { fresh: true, conn: None, ..hop };
-            if self.send_attempt(now, handle, context, hop, None) {
+            if self.send_attempt(now, handle, context, leg, hop, None) {
                 return;
             }
         }
@@ -158,10 +159,11 @@ impl Core {
 
     /// No response at all within `try_timeout`.
     pub(super) fn on_try_timeout(&mut self, now: Instant, handle: Handle, context: &mut Context, at: usize) {
-        let Some(attempt) = context.attempts.get(at) else { return };
+        let Some(attempt) = context.attempts.get_mut(at) else { return };
         if attempt.stage != Stage::Live || attempt.answered || matches!(attempt.client, Client::Gone) {
             return;
         }
+        attempt.overdue = true;
         let (instance, to) = (attempt.instance(), attempt.to);
         let invite = context.kind == Kind::Invite;
         self.observe(now, to.peer(), instance, Observation::Silence { invite });
@@ -169,6 +171,9 @@ impl Core {
             return;
         }
         let Some(live) = context.live.as_mut() else { return };
+        if live.is_locating() {
+            return;
+        }
         if self.peek(now, live).is_some() {
             return self.next(now, handle, context);
         }

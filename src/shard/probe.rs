@@ -64,6 +64,8 @@ impl Shard {
             conn: None,
             reused: false,
             retried: false,
+            overdue: false,
+            leg: 0,
             record: 0,
             to: Party::Peer(peer),
         };

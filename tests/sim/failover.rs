@@ -363,3 +363,21 @@ fn a_late_answer_to_a_non_invite_ends_the_search_if_it_is_good_and_is_kept_if_no
         rig.expect_empty();
     }
 }
+
+#[test]
+fn a_second_try_on_a_new_connection_stays_with_its_own_party() {
+    let mut rig = Rig::with("[sip]\ntry_timeout = \"1s\"\n");
+    rig.zone.drop_addr("t2.p2.example");
+    let request = Request::new("INVITE", "sip:+44123@example.com", CORE, "s1", "call-1");
+    let first = rig.udp(CORE, &request.bytes())[1].clone();
+    rig.input(Input::Sent { token: first.token.unwrap(), conn: ConnId(7), reused: true });
+    rig.hold = true;
+    assert_eq!(timed(&rig.pass(1_200)), [""; 0], "the next party is being located");
+    let again = rig.input(Input::ConnectionClosed { conn: ConnId(7) });
+    assert_eq!(lines(&again), ["INVITE 203.0.113.1:5060"]);
+    assert_eq!(again[0].msg.uri(), "sip:+44123@p2.example");
+    assert!(rig.release().is_empty(), "it has its own time");
+    let outs = rig.pass(1_500);
+    assert_eq!(timed(&outs).first().map(String::as_str), Some("1000 INVITE 198.51.100.11:5060"));
+    rig.expect_empty();
+}

@@ -211,6 +211,7 @@ impl Check {
         let tx = &mut self.txs[tx];
         tx.may_be_new = false;
         tx.cancelled = false;
+        tx.accepted = false;
         tx.finals.clear();
         tx.attempts.clear();
     }

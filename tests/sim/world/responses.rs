@@ -61,7 +61,8 @@ impl Check {
         let to = self.attempts[at].to.addr;
         let moves_on = status == 503 || self.policies.iter().any(|p| Self::fails_over(p, to, status));
         let decides = if abandoned { !invite && status < 300 } else { !moves_on };
-        if !over && !answered && decides && !(invite && status < 300) {
+        let settled = over || answered || (invite && status < 300);
+        if decides && !settled {
             self.expect.push(Expect::Up(tx, up.clone()));
         }
         if invite && status < 300 {
