@@ -175,3 +175,23 @@ fn errors_of_the_configuration_end_with_2() {
         assert!(out.stdout.is_empty());
     }
 }
+
+#[test]
+fn check_refuses_a_secret_that_run_would_refuse() {
+    let dir = std::env::temp_dir();
+    let file = dir.join(format!("sbe-run-{}-secret.toml", std::process::id()));
+    let secret = dir.join(format!("sbe-run-{}-secret", std::process::id()));
+    let text = format!("{}\n[sip]\ndialog_secret_file = \"{}\"\n", configuration("1s"), secret.display());
+    std::fs::write(&file, text).unwrap();
+    for (octets, want) in [("short", 2), ("0123456789abcdef0123456789abcdef", 0)] {
+        std::fs::write(&secret, octets).unwrap();
+        let done = Command::new(env!("CARGO_BIN_EXE_sbe"))
+            .args(["check", "--config", file.to_str().unwrap()])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&done.stderr).into_owned();
+        assert_eq!(done.status.code(), Some(want), "{said}");
+        assert_eq!(said.contains("dialog_secret_file"), want == 2, "{said}");
+    }
+    let _ = (std::fs::remove_file(file), std::fs::remove_file(secret));
+}

@@ -53,7 +53,12 @@ pub async fn bind(bind: SocketAddr) -> Result<TcpListener, ServeError> {
 /// # Errors
 /// The socket fails for good.
 pub async fn serve(node: Arc<Node>, listener: TcpListener) -> io::Result<()> {
-    let listener = Bounded { listener, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
+    serve_with(node, listener, QUIET).await
+}
+
+/// As [`serve`], with another time that a connection may be quiet.
+pub(super) async fn serve_with(node: Arc<Node>, listener: TcpListener, quiet: Duration) -> io::Result<()> {
+    let listener = Bounded { listener, quiet, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
     axum::serve(listener, router(node)).await
 }
 
@@ -245,6 +250,7 @@ async fn reload(State(node): Shared) -> Response {
 /// Accepts no more connections than are served.
 struct Bounded {
     listener: TcpListener,
+    quiet: Duration,
     permits: Arc<Semaphore>,
 }
 
@@ -256,7 +262,7 @@ impl axum::serve::Listener for Bounded {
         loop {
             let permit = Arc::clone(&self.permits).acquire_owned().await;
             match (permit, self.listener.accept().await) {
-                (Ok(permit), Ok((stream, from))) => return (Held::new(stream, permit), from),
+                (Ok(permit), Ok((stream, from))) => return (Held::new(stream, self.quiet, permit), from),
                 // No descriptor left, or the like: it may pass.
                 _ => tokio::time::sleep(Duration::from_millis(100)).await,
             }
@@ -268,17 +274,18 @@ impl axum::serve::Listener for Bounded {
     }
 }
 
-/// A connection and its place among those served. One that sends nothing for [`QUIET`] loses its place, so that
+/// A connection and its place among those served. One that sends nothing for `limit` loses its place, so that
 /// half-sent requests cannot keep others out.
 struct Held {
     stream: TcpStream,
+    limit: Duration,
     quiet: std::pin::Pin<Box<tokio::time::Sleep>>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Held {
-    fn new(stream: TcpStream, permit: OwnedSemaphorePermit) -> Self {
-        Self { stream, quiet: Box::pin(tokio::time::sleep(QUIET)), _permit: permit }
+    fn new(stream: TcpStream, limit: Duration, permit: OwnedSemaphorePermit) -> Self {
+        Self { stream, limit, quiet: Box::pin(tokio::time::sleep(limit)), _permit: permit }
     }
 }
 
@@ -290,7 +297,8 @@ impl tokio::io::AsyncRead for Held {
     ) -> std::task::Poll<io::Result<()>> {
         let read = std::pin::Pin::new(&mut self.stream).poll_read(cx, buf);
         if read.is_ready() {
-            self.quiet.as_mut().reset(tokio::time::Instant::now() + QUIET);
+            let until = tokio::time::Instant::now() + self.limit;
+            self.quiet.as_mut().reset(until);
         } else if self.quiet.as_mut().poll(cx).is_ready() {
             return std::task::Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }

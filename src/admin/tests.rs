@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
+use super::bind;
 use super::client::{Admin, Answer, encoded};
-use super::{bind, serve};
+use super::http::serve_with;
 use crate::config;
 use crate::runtime::node::Node;
 
@@ -19,6 +20,7 @@ use crate::runtime::node::Node;
 struct World {
     node: Arc<Node>,
     admin: Admin,
+    address: String,
     core: UdpSocket,
     peer: UdpSocket,
     file: Option<PathBuf>,
@@ -32,6 +34,11 @@ impl World {
 
     /// `name`: of a configuration file to write, so that it can be reloaded.
     fn with(name: Option<&str>) -> Self {
+        Self::patient(name, Duration::from_secs(15))
+    }
+
+    /// With an admin interface that ends connections which are quiet for so long.
+    fn patient(name: Option<&str>, quiet: Duration) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (core, peer) = (socket("127.0.0.11"), socket("127.0.0.21"));
@@ -44,10 +51,11 @@ impl World {
         let (config, _) = config::parse(&text, "t").unwrap();
         let node = Node::start(config, file.clone(), runtime.handle()).unwrap();
         let listener = runtime.block_on(bind("127.0.0.1:0".parse().unwrap())).unwrap();
-        let admin = Admin::new(&format!("http://{}", listener.local_addr().unwrap())).unwrap();
-        runtime.spawn(serve(Arc::clone(&node), listener));
+        let address = listener.local_addr().unwrap().to_string();
+        let admin = Admin::new(&format!("http://{address}")).unwrap();
+        runtime.spawn(serve_with(Arc::clone(&node), listener, quiet));
         node.set_ready();
-        Self { node, admin, core, peer, file, _runtime: runtime }
+        Self { node, admin, address, core, peer, file, _runtime: runtime }
     }
 
     fn get(&self, path: &str) -> Answer {
@@ -369,4 +377,25 @@ fn a_peer_that_wants_probes_is_probed_and_its_instance_listed() {
     let metrics = super::metrics(&node);
     let key = format!("sbe_instance_up{{peer=\"probed\",instance=\"udp:{}\"}}", target.local_addr().unwrap());
     assert_eq!(samples(&metrics).get(&key), Some(&0.0), "{metrics}");
+}
+
+#[test]
+fn half_sent_requests_do_not_keep_others_out() {
+    use std::io::{Read, Write};
+    let world = World::patient(None, Duration::from_millis(300));
+    let addr = world.address.as_str();
+    // More than are served at a time, half of them with half a request, half with nothing at all.
+    let mut silent: Vec<std::net::TcpStream> = (0..140)
+        .map(|n| {
+            let mut stream = std::net::TcpStream::connect(addr).unwrap();
+            if n % 2 == 0 {
+                stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n").unwrap();
+            }
+            stream
+        })
+        .collect();
+    assert_eq!(world.get("/healthz").status, 200);
+    let mut rest = Vec::new();
+    silent[0].set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert!(silent[0].read_to_end(&mut rest).is_ok(), "ended by the interface");
 }

@@ -437,3 +437,17 @@ fn calls_are_counted_by_caller_and_only_their_own_bye_ends_the_count() {
         assert_eq!(rig.shard.calls(), left, "after a BYE to {callee}");
     }
 }
+
+#[test]
+fn the_record_of_a_large_request_keeps_only_its_words() {
+    let mut rig = Rig::new();
+    let uri = format!("sip:{}@p1.example", "u".repeat(4000));
+    let mut request = Request::new("OPTIONS", &uri, CORE, "large", "call-large");
+    request.extra.push(format!("X-Pad: {}", "p".repeat(8000)));
+    let outs = rig.udp(CORE, &request.bytes());
+    assert_eq!(outs[0].msg.uri(), uri, "what is forwarded is whole");
+    let records = rig.shard.records(b"call-large");
+    assert_eq!(records.len(), 1);
+    assert_eq!(&records[0].uri[..], &uri.as_bytes()[..512]);
+    assert_eq!(&records[0].call_id[..], b"call-large");
+}

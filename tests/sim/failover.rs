@@ -381,3 +381,18 @@ fn a_second_try_on_a_new_connection_stays_with_its_own_party() {
     assert_eq!(timed(&outs).first().map(String::as_str), Some("1000 INVITE 198.51.100.11:5060"));
     rig.expect_empty();
 }
+
+#[test]
+fn what_is_too_large_for_every_way_is_answered_513() {
+    let mut rig = Rig::new();
+    let mut sent = begun(&mut rig);
+    let outs = loop {
+        let outs = rig.fail(sent.token, SendFailure::TooLarge);
+        match outs.iter().find(|o| o.line().starts_with("INVITE")) {
+            Some(next) => sent = next.clone(),
+            None => break outs,
+        }
+    };
+    assert_eq!(lines(&outs), ["513 10.0.1.1:5060"]);
+    assert_eq!(standing(&rig, I1), Standing::Up, "its size says nothing of the server");
+}

@@ -200,3 +200,10 @@ fn a_wildcard_is_not_probed() {
     assert_eq!(peer("domains = [\"b.test\"]"), "");
     assert_eq!(peer("domains = [\"*.a.test\"]\nnext_hop = \"sip:192.0.2.3\""), "");
 }
+
+#[test]
+fn an_idle_timeout_shorter_than_ringing_is_told() {
+    let text = found("[sip]\nidle_timeout = \"30s\"\n");
+    assert!(text.contains(":10:1") && text.contains("idle_timeout = 30s"), "{text}");
+    assert_eq!(found("[sip]\nidle_timeout = \"185s\"\n"), "");
+}

@@ -3,6 +3,7 @@
 
 pub(super) mod config;
 mod driver;
+mod pool;
 mod tcp;
 mod tls;
 mod udp;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::script::{Mood, Script, addrs, dns, host, key, resolver};
-use crate::config::Families;
+use crate::config::{self, Families};
 use crate::location::{Outcome, RecordKind};
 use crate::runtime::dns::Resolver;
 
@@ -215,4 +215,44 @@ async fn a_refresh_that_fails_is_tried_again_before_the_life_is_over() {
     }
     let located = resolver.locate_cached(&host("b1.test"), now()).unwrap();
     assert_eq!(addrs(&located), ["192.0.2.2"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_swallows_naptr_questions_leaves_time_for_srv_and_costs_later_calls_little() {
+    let script = Script::new();
+    script.zone("_sip._udp.mute.test 300 SRV 10 0 5060 b1.test\nb1.test 300 A 192.0.2.1");
+    script.mood("mute.test", Mood::Silent);
+    script.mood("_udp.mute.test", Mood::Good(Some(60)));
+    script.mood("_tcp.mute.test", Mood::Good(Some(60)));
+    let resolver = resolver(&script, &config::Dns { timeout: 3 * SECOND, ..dns() });
+    let begun = Instant::now();
+    let located = resolver.locate(key("mute.test")).await;
+    assert_eq!((located.outcome, addrs(&located)), (Outcome::Found, vec!["192.0.2.1".to_owned()]));
+    assert!(begun.elapsed() < Duration::from_millis(1600), "{:?}", begun.elapsed());
+    // Once the question has failed, and the result has run out, the next call waits a moment only.
+    sleep(5 * SECOND).await;
+    let begun = Instant::now();
+    assert_eq!(resolver.locate(key("mute.test")).await.outcome, Outcome::Found);
+    assert!(begun.elapsed() < Duration::from_millis(400), "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_server_whose_name_is_dead_in_the_dns_does_not_hold_up_the_others() {
+    let script = Script::new();
+    script.zone(
+        "_sip._udp.half.test 300 SRV 10 0 5060 gone.test
+        _sip._udp.half.test 300 SRV 20 0 5060 b2.test
+        b2.test 300 A 192.0.2.2",
+    );
+    script.mood("gone.test", Mood::Silent);
+    let resolver = resolver(&script, &dns());
+    let begun = Instant::now();
+    let located = resolver.locate(key("half.test")).await;
+    assert_eq!(addrs(&located), ["192.0.2.2"]);
+    assert!(begun.elapsed() < Duration::from_millis(700), "{:?}", begun.elapsed());
+    // It is well again: the next results have it, before the other one.
+    script.zone("gone.test 300 A 192.0.2.9");
+    script.mood("gone.test", Mood::Good(Some(60)));
+    sleep(5 * SECOND).await;
+    assert_eq!(addrs(&resolver.locate(key("half.test")).await), ["192.0.2.9", "192.0.2.2"]);
 }
