@@ -215,6 +215,8 @@ struct Tables {
 
 /// The part of all connections that one address may have accepted: a quarter.
 const SHARE: usize = 4;
+/// But never less than this.
+const LEAST_SHARE: usize = 64;
 
 /// All stream connections of the node.
 #[derive(Debug)]
@@ -249,7 +251,7 @@ impl Pool {
         }
         if new.direction == Direction::In {
             // Whoever it is, a single address does not take all the room.
-            let share = (self.max / SHARE).max(1);
+            let share = (self.max / SHARE).max(LEAST_SHARE);
             let taken = tables.accepted.entry(new.remote.ip()).or_default();
             if *taken >= share {
                 return None;

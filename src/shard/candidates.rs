@@ -154,7 +154,12 @@ impl Core {
                 // The next party is being located; it goes on from there.
                 return;
             }
-            let candidate = if context.cancelled { None } else { self.peek(now, live) };
+            // A request other than INVITE has one 64*T1 for all attempts: one begun after that could only
+            // be carried out without an answer.
+            let to = live.plan.legs.get(live.leg).map_or(context.party, |l| l.party);
+            let deadline = context.started + self.policy.timers_to(to).timeout();
+            let over = context.cancelled || (context.kind == Kind::NonInvite && now >= deadline);
+            let candidate = if over { None } else { self.peek(now, live) };
             if let Some(candidate) = candidate {
                 live.peeked = None;
                 live.tries += 1;
@@ -168,7 +173,7 @@ impl Core {
                 }
                 continue;
             }
-            if !context.cancelled && self.next_leg(now, handle, context) {
+            if !over && self.next_leg(now, handle, context) {
                 return;
             }
             // Abandoned attempts count as 408 at once: nobody waits for them (rule 10).

@@ -195,7 +195,20 @@ impl Core {
             return;
         }
         self.attempt_ended(now, context, at, outcome(status), status);
-        if context.answered || was == Stage::Abandoned {
+        if context.answered {
+            return;
+        }
+        if was == Stage::Abandoned {
+            // Of an INVITE it counted as a 408 already (rule 10). For another request, a real answer is better
+            // than none, and a good one ends the search.
+            let Some(bytes) = upstream(msg, policy.stripped_from(to)).map(Bytes::from) else { return };
+            if context.kind == Kind::NonInvite && ok {
+                self.finish(now, handle, context, status, bytes);
+            } else if context.kind == Kind::NonInvite
+                && let Some(live) = context.live.as_mut()
+            {
+                keep_best(live, context.kind, status, Some(bytes));
+            }
             return;
         }
         let Some(bytes) = upstream(msg, policy.stripped_from(to)).map(Bytes::from) else { return };

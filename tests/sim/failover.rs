@@ -343,3 +343,23 @@ fn a_late_2xx_goes_up_although_the_connection_of_its_ringing_attempt_has_gone() 
     assert_eq!(lines(&outs), ["200 10.0.1.1:5060"]);
     rig.expect_empty();
 }
+
+#[test]
+fn a_late_answer_to_a_non_invite_ends_the_search_if_it_is_good_and_is_kept_if_not() {
+    for (status, now) in [(200, true), (404, false)] {
+        let mut rig = Rig::new();
+        let request = Request::new("MESSAGE", "sip:bob@p1.example", CORE, "s1", "call-1");
+        let first = rig.udp(CORE, &request.bytes())[0].clone();
+        rig.pass(3_000);
+        let outs = rig.udp(I1, &reply(&first.msg, status, "t", &[], b""));
+        assert_eq!(outs.len(), usize::from(now), "{status}: {:?}", lines(&outs));
+        let later = rig.pass(60_000);
+        let finals: Vec<_> = later
+            .iter()
+            .filter(|(_, o)| o.msg.status() >= 200)
+            .map(|(at, o)| (*at, o.msg.status()))
+            .collect();
+        assert_eq!(finals, if now { vec![] } else { vec![(29_000, 404)] });
+        rig.expect_empty();
+    }
+}

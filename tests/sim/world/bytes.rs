@@ -52,13 +52,14 @@ pub fn check_request(came: &Msg, sent: &Msg, uri_is_ours: bool, strips: bool) {
     assert_eq!(sent.get("max-forwards"), Some(hops.to_string().as_str()));
 }
 
-/// What a response must look like once our Via is off.
-pub fn upstream(came: &Msg) -> Vec<u8> {
+/// What a response must look like once our Via is off, and the secrets of the first peer with it.
+pub fn upstream(came: &Msg, strips: bool) -> Vec<u8> {
     let mut out = came.start.clone().into_bytes();
     out.extend_from_slice(b"\r\n");
     let top = came.rows.iter().position(|r| r.name == "via");
     for (n, row) in came.rows.iter().enumerate() {
-        if Some(n) != top {
+        let secret = strips && row.name == "x-secret";
+        if Some(n) != top && !secret {
             out.extend_from_slice(&row.raw);
         }
     }

@@ -93,7 +93,7 @@ pub struct Check {
     pub counts: Counts,
     /// The clock has jumped: timers that ran out in the gap fire late, in their order.
     pub jumped: bool,
-    policies: Vec<Arc<Policy>>,
+    pub policies: Vec<Arc<Policy>>,
 }
 
 impl Check {
@@ -127,7 +127,7 @@ impl Check {
         self.least(|p| p.config.sip.max_tries as usize)
     }
 
-    fn fails_over(policy: &Policy, to: SocketAddr, status: u16) -> bool {
+    pub fn fails_over(policy: &Policy, to: SocketAddr, status: u16) -> bool {
         let party = policy.sources.find(to.ip());
         party
             .map_or(&policy.config.sip.failover_codes, |p| match p.peer().and_then(|p| policy.peer(p)) {
@@ -151,7 +151,7 @@ impl Check {
         }
         match (&a.final_, &a.cancel, a.provisional) {
             (Some((_, t, _)), _, _) => !a.to.transport.is_reliable() && now < *t + life,
-            (None, Some((t, _)), _) => now < *t + life,
+            (None, Some((t, _)), _) => now < *t + life.min(self.least(|p| p.timers.timeout())),
             (None, None, Some(_)) => a.msg.method() == "INVITE" || now < self.txs[a.tx].came + life,
             // All attempts of another request share one deadline.
             (None, None, None) if a.msg.method() != "INVITE" => now < self.txs[a.tx].came + life,
@@ -197,6 +197,13 @@ impl Check {
             maybe_accepted: false,
             may_be_new: false,
         });
+    }
+
+    /// Forgets the answer that a transaction had, if that has ended.
+    pub fn restarted(&mut self, tx: usize) {
+        if !self.txs[tx].finals.is_empty() {
+            self.renew(tx);
+        }
     }
 
     /// A transaction that has begun anew: what was is forgotten.
@@ -261,7 +268,8 @@ impl Check {
     /// An attempt that has rung, or been cancelled, is waited for all the same.
     fn fail(&mut self, at: usize, failure: SendFailure) {
         let a = &mut self.attempts[at];
-        if (a.rang.is_none() && a.cancel.is_none()) || a.msg.method() != "INVITE" {
+        let waits = a.msg.method() == "INVITE" && a.final_.is_none();
+        if !waits || (a.rang.is_none() && a.cancel.is_none()) {
             a.failed.get_or_insert(failure);
         }
     }
@@ -335,7 +343,7 @@ impl Check {
         let since = a.rang.unwrap_or(a.sent);
         let timer_c = now >= since + self.timer_c();
         assert!(
-            tx.cancelled || a.abandoned || tx.maybe_accepted || timer_c,
+            tx.cancelled || a.abandoned || tx.maybe_accepted || timer_c || !tx.finals.is_empty(),
             "a CANCEL that nobody asked for"
         );
         self.attempts[at].cancel = Some((now, msg.raw.clone()));
@@ -363,9 +371,9 @@ impl Check {
         let request = self.txs[tx].request.clone();
         let own = request.uri().ends_with("@example.com");
         if self.txs[tx].may_be_new {
-            let last = self.txs[tx].attempts.last().map(|at| &self.attempts[*at]);
+            let tried = self.txs[tx].attempts.iter().any(|at| self.attempts[*at].to == to);
             let over = !self.txs[tx].finals.is_empty();
-            if over || last.is_none_or(|a| a.final_.is_none() || a.doubtful || a.to == to) {
+            if tried || over || !self.in_turn(now, shard.policy(), tx) {
                 self.renew(tx);
             }
         }
@@ -413,17 +421,23 @@ impl Check {
         });
     }
 
+    /// The last attempt has failed, or was silent for long enough.
+    fn in_turn(&self, now: Instant, policy: &Policy, tx: usize) -> bool {
+        let Some(last) = self.txs[tx].attempts.last().map(|at| &self.attempts[*at]) else { return true };
+        let silent = last.provisional.is_none() && last.final_.is_none();
+        let waited = now >= last.sent + last.patience;
+        let refused = last.final_.as_ref().is_some_and(|f| Self::fails_over(policy, last.to.addr, f.0));
+        last.failed.is_some() || refused || (silent && waited)
+    }
+
     /// RFC 3263 §4.3 and rule 10: what lets a call go on to the next instance. True for the second try
     /// of the same one after a pooled connection was found dead.
     fn may_move_on(&self, now: Instant, policy: &Policy, tx: usize, to: &Instance) -> bool {
+        let in_turn = self.in_turn(now, policy, tx);
         let tx = &self.txs[tx];
         let Some(last) = tx.attempts.last().map(|at| &self.attempts[*at]) else { return false };
         assert!(last.rang.is_none(), "failover after a provisional above 100");
         let stale = last.failed == Some(SendFailure::Closed { reused: true }) && last.to == *to;
-        let silent = last.provisional.is_none() && last.final_.is_none();
-        let waited = now >= last.sent + last.patience;
-        let refused = last.final_.as_ref().is_some_and(|f| Self::fails_over(policy, last.to.addr, f.0));
-        let in_turn = last.failed.is_some() || refused || (silent && waited);
         assert!(in_turn, "two live attempts: {} is not over, {to} was tried", last.to);
         if !stale {
             let again = tx.attempts.iter().any(|at| self.attempts[*at].to == *to);

@@ -19,7 +19,8 @@ impl Check {
         let alive = self.alive(at, now);
         self.attempts[at].doubtful |= !alive;
         let (status, invite) = (msg.status(), msg.method() == "INVITE");
-        let up = upstream(&msg);
+        let strips = self.attempts[at].to.addr.to_string().starts_with("198.51.100.");
+        let up = upstream(&msg, strips);
         let tx = self.attempts[at].tx;
         self.txs[tx].received.push(up.clone());
         let cancelled = self.txs[tx].cancelled;
@@ -57,6 +58,12 @@ impl Check {
         if invite && status >= 300 && self.attempts[at].accepted.is_none() {
             self.expect.push(Expect::Ack(at));
         }
+        let to = self.attempts[at].to.addr;
+        let moves_on = status == 503 || self.policies.iter().any(|p| Self::fails_over(p, to, status));
+        let decides = if abandoned { !invite && status < 300 } else { !moves_on };
+        if !over && !answered && decides && !(invite && status < 300) {
+            self.expect.push(Expect::Up(tx, up.clone()));
+        }
         if invite && status < 300 {
             self.txs[tx].accepted = true;
             self.counts.late_answers += u64::from(abandoned && !over);
@@ -78,8 +85,8 @@ impl Check {
         }
         let invite = msg.method() == "INVITE";
         let known = self.txs[tx].finals.iter().any(|(_, bytes)| *bytes == msg.raw);
-        if self.txs[tx].may_be_new && !known {
-            self.renew(tx);
+        if self.txs[tx].may_be_new && !known && !(invite && (200..300).contains(&status)) {
+            self.restarted(tx);
         }
         let finals = &self.txs[tx].finals;
         let repeated = finals.iter().any(|(_, bytes)| *bytes == msg.raw);
@@ -132,6 +139,7 @@ impl Check {
         };
         let rang = tx.attempts.iter().any(|at| kept(&self.attempts[*at]));
         if tx.cancelled
+            || self.jumped
             || rang
             || tx.request.get("route").is_some()
             || !matches!(msg.status(), 408 | 480 | 500)

@@ -168,6 +168,7 @@ impl Server {
         let mut rows = extra.to_vec();
         if status < 300 && status > 100 {
             rows.push(contact);
+            rows.push("x-SECRET : of the server".into());
             rows.push("X-Answer:  spaced   out ,\r\n folded".into());
         }
         let body: &[u8] = if status == 200 { b"v=0\r\n\x00answer" } else { b"" };
