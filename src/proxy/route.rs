@@ -188,7 +188,9 @@ fn in_dialog(
             policy.peer_of_tag(token.peer_tag).map(Party::Peer).or_else(reachable).or(Some(Party::Federation))
         }
         // The token lets a peer reach what its dialog's route set names, but never another peer (no transit).
-        (Some(token), _) if token.peer_tag == tag_of(policy, from) && !is_of_a_peer(policy, next) => {
+        (Some(token), _)
+            if token.peer_tag == tag_of(policy, from) && !is_of_another_peer(policy, from, next) =>
+        {
             Some(Party::Core)
         }
         _ => reachable(),
@@ -221,17 +223,19 @@ fn tag_of(policy: &Policy, from: Party) -> u32 {
     from.peer().and_then(|p| policy.peer(p)).map_or(0, |p| p.tag)
 }
 
-/// True if a URI's host lies with a peer, and not with the core.
-fn is_of_a_peer(policy: &Policy, uri: &UriRef<'_>) -> bool {
+/// True if a URI's host lies with a peer other than the sender, and not with the core.
+fn is_of_another_peer(policy: &Policy, from: Party, uri: &UriRef<'_>) -> bool {
     let source = match &uri.host {
         HostRef::Addr(addr) => policy.sources.find(*addr),
         HostRef::Name(_) => None,
     };
-    match (policy.domains.owner(&uri.host, port_of(uri)), source) {
-        (_, Some(Party::Core)) | (Owner::Own, _) => false,
-        (Owner::Peer(_), _) | (_, Some(Party::Peer(_))) => true,
-        _ => false,
-    }
+    let owner = match policy.domains.owner(&uri.host, port_of(uri)) {
+        Owner::Own => return false,
+        Owner::Peer(peer) => Some(Party::Peer(peer)),
+        Owner::Nobody => None,
+    };
+    let other = |party: Party| matches!(party, Party::Peer(_)) && party != from;
+    source != Some(Party::Core) && [owner, source].into_iter().flatten().any(other)
 }
 
 /// Rule 3.
