@@ -1,16 +1,16 @@
 //! Response processing: RFC 3261 §16.7 steps 3 and 9, as splices on the response as it came.
 
-use crate::wire::{Edit, Message, Name, ensure_content_length, remove_top_via, strip_headers};
+use crate::wire::{Edit, Message, Name, ensure_content_length, remove_top_via, strip_headers, top_via_range};
 
 /// The response as it goes upstream: without our Via and without the header fields named in `strip` (lower
 /// case). `None` if it has no Via.
 pub fn upstream(msg: &Message<'_>, strip: &[String]) -> Option<Vec<u8>> {
     let via = msg.top_via()?;
-    if via.sole && strip.is_empty() && msg.header(Name::ContentLength).is_some() {
-        // Nothing but one row goes.
-        let (whole, row) = (msg.range(), via.row);
-        let head = msg.bytes.get(whole.start..row.start)?;
-        return Some([head, msg.bytes.get(row.end..whole.end)?].concat());
+    if strip.is_empty() && msg.header(Name::ContentLength).is_some() {
+        // Nothing but one stretch goes.
+        let (whole, gone) = (msg.range(), top_via_range(*msg, &via));
+        let head = msg.bytes.get(whole.start..gone.start)?;
+        return Some([head, msg.bytes.get(gone.end..whole.end)?].concat());
     }
     let mut edit = Edit::new(*msg);
     remove_top_via(&mut edit, &via);

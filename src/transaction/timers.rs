@@ -201,15 +201,7 @@ impl<K: Copy> Lanes<K> {
 
     /// Has `key` come out of [`Self::pop_expired`] once `after` has passed (at most a year).
     pub fn arm(&mut self, now: Instant, after: Duration, key: K) {
-        let now = match self.last {
-            Some((last, count)) if last == now => count,
-            _ => {
-                let origin = *self.origin.get_or_insert_with(|| now.checked_sub(MARGIN).unwrap_or(now));
-                let count = nanos(now.saturating_duration_since(origin));
-                self.last = Some((now, count));
-                count
-            }
-        };
+        let now = self.count(now);
         let after = nanos(after).min(FAR);
         let deadline = now.saturating_add(after).min(NONE - 1);
         self.len += 1;
@@ -246,7 +238,7 @@ impl<K: Copy> Lanes<K> {
     /// Takes the timer with the earliest deadline, if that is not after `now`. Called until `None`,
     /// it gives all that have fired in the order of their deadlines.
     pub fn pop_expired(&mut self, now: Instant) -> Option<K> {
-        if self.is_empty() || self.earliest > nanos(now.checked_duration_since(self.origin?)?) {
+        if self.is_empty() || self.earliest > self.count(now) {
             return None;
         }
         let key = match self.place {
@@ -270,6 +262,19 @@ impl<K: Copy> Lanes<K> {
         self.len -= 1;
         self.find_earliest();
         Some(key)
+    }
+
+    /// Nanoseconds from the origin to `now`, 0 for what lies before it.
+    fn count(&mut self, now: Instant) -> u64 {
+        if let Some((last, count)) = self.last
+            && last == now
+        {
+            return count;
+        }
+        let origin = *self.origin.get_or_insert_with(|| now.checked_sub(MARGIN).unwrap_or(now));
+        let count = nanos(now.saturating_duration_since(origin));
+        self.last = Some((now, count));
+        count
     }
 
     /// How many timers are armed, pointless ones included.

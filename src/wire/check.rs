@@ -98,18 +98,37 @@ fn vias(index: &mut Index, bytes: &[u8]) {
     }
 }
 
-/// The Vias to be kept, where those to be checked are written in the usual way, one to a row: the
-/// topmost, and that of the row below it in a response. `None`: look closer.
+/// The Vias to be kept, where those to be checked are written in the usual way. `None`: look closer.
 fn plain_vias(index: &Index, bytes: &[u8], at: usize) -> Option<[Option<ViaSpans>; 2]> {
-    let row = index.rows.get(at)?;
-    let top = ViaSpans::parse_plain_row(bytes, row.value.range(), row.row)?;
-    let below = if index.status != 0 && index.repeated(Name::Via) {
-        let row = index.rows.iter().skip(at + 1).find(|r| r.name == Name::Via)?;
-        Some(ViaSpans::parse_plain_row(bytes, row.value.range(), row.row)?)
-    } else {
-        None
-    };
-    Some([Some(top), below])
+    let response = index.status != 0;
+    let (mut kept, mut seen) = ([None; 2], 0);
+    for row in index.rows.iter().skip(at).filter(|r| r.name == Name::Via) {
+        let value = row.value.range();
+        let mut from = value.start;
+        loop {
+            let via = ViaSpans::parse_plain(bytes, from..value.end, row)?;
+            let end = via.end();
+            if let Some(place) = kept.get_mut(seen) {
+                *place = Some(via);
+            }
+            seen += 1;
+            if response && seen == 2 {
+                return Some(kept);
+            }
+            if end == value.end {
+                break;
+            }
+            // The parser stops at a comma only.
+            from = end + 1;
+            while bytes.get(from) == Some(&b' ') {
+                from += 1;
+            }
+        }
+        if !response || !index.repeated(Name::Via) {
+            break;
+        }
+    }
+    Some(kept)
 }
 
 fn dialog_fields(index: &mut Index, bytes: &[u8]) {

@@ -182,17 +182,21 @@ pub(crate) fn stamp(splices: &mut Splices, via: &ViaRef<'_>, source: SocketAddr,
 
 /// Takes the topmost Via value away, with its row if it is alone there (RFC 3261 §16.7 step 3).
 pub fn remove_top_via(edit: &mut Edit<'_>, via: &ViaRef<'_>) {
+    edit.remove(top_via_range(edit.message, via));
+}
+
+/// What goes with the topmost Via value: its row if it is alone there, else the comma behind it and
+/// the white space after that.
+pub fn top_via_range(message: Message<'_>, via: &ViaRef<'_>) -> Range<usize> {
     if via.sole {
-        edit.remove(via.row.clone());
-        return;
+        return via.row.clone();
     }
-    let bytes = edit.message.bytes;
+    let bytes = message.bytes;
     let rest = via.range.end..via.row.end;
-    // The comma and the white space after it go, too.
     let comma = sub(bytes, rest.clone()).iter().position(|&b| b == b',').unwrap_or_default();
     let blanks =
         sub(bytes, rest.start + comma + 1..rest.end).iter().take_while(|&&b| super::scan::is_lws(b)).count();
-    edit.remove(via.range.start..rest.start + comma + 1 + blanks);
+    via.range.start..rest.start + comma + 1 + blanks
 }
 
 /// Takes one value of a Route-like list away, with its row if it is alone there. To take several

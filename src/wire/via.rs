@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::Range;
 
 use super::host::{HostRef, bare_addr, port};
-use super::index::Span;
+use super::index::{Row, Span};
 use super::octets::find;
 use super::scan::{Cursor, Params, is_lws, is_token, quoted_len, same, sub};
 
@@ -114,14 +114,15 @@ impl ViaSpans {
         })
     }
 
-    /// Reads a row that holds one value, written without a blank but the one before the sent-by, and
-    /// without quotes. `None`: any other row.
-    pub(crate) fn parse_plain_row(bytes: &[u8], value: Range<usize>, row: Span) -> Option<Self> {
-        let mut c = Cursor::new(bytes, value.clone());
+    /// Reads one value up to the end of `bytes[range]` or a comma, written without quotes and
+    /// without a blank but the one before the sent-by; `range` ends where the row's value ends.
+    /// `None`: any other value.
+    pub(crate) fn parse_plain(bytes: &[u8], range: Range<usize>, row: &Row) -> Option<Self> {
+        let mut c = Cursor::new(bytes, range.clone());
         if !c.rest().starts_with(b"SIP/2.0/") {
             return None;
         }
-        let transport = value.start + 8..value.start + 8 + token_len(bytes, value.start + 8..value.end);
+        let transport = range.start + 8..range.start + 8 + token_len(bytes, range.start + 8..range.end);
         c.pos = transport.end + 1;
         if transport.is_empty() || bytes.get(transport.end) != Some(&b' ') {
             return None;
@@ -134,23 +135,25 @@ impl ViaSpans {
             via_port = Some(port(c.take_while(|b| b.is_ascii_digit()))?);
         }
         let sent_by = sent_by_at..c.pos;
-        let params = c.pos..value.end;
         let mut noted = Noted::default();
-        if !noted.read_plain(bytes, params.clone()) {
-            return None;
-        }
+        let end = noted.read_plain(bytes, c.pos..range.end)?;
         Some(Self {
             transport: transport.into(),
             addr: host.addr(),
             host_end,
             port: via_port,
             sent_by: sent_by.into(),
-            params: params.into(),
-            value: value.into(),
-            row,
-            sole: true,
+            params: (c.pos..end).into(),
+            value: (range.start..end).into(),
+            row: row.row,
+            sole: row.value.range() == (range.start..end),
             noted,
         })
+    }
+
+    /// Where the value ends.
+    pub(crate) fn end(&self) -> usize {
+        self.value.range().end
     }
 
     /// The only value of its row.
@@ -202,28 +205,28 @@ impl Noted {
         Some(noted)
     }
 
-    /// Checks parameters that semicolons and equals signs alone divide. False if there is more to
-    /// them, or one is not sound.
-    fn read_plain(&mut self, bytes: &[u8], params: Range<usize>) -> bool {
+    /// Checks parameters that semicolons and equals signs alone divide, up to a comma; returns where
+    /// they end. `None` if there is more to them, or one is not sound.
+    fn read_plain(&mut self, bytes: &[u8], params: Range<usize>) -> Option<usize> {
         let end = params.end.min(bytes.len());
         let mut at = params.start;
-        while at < end {
+        while at < end && bytes.get(at) == Some(&b';') {
             let start = at + 1;
             let name_end = start + token_len(bytes, start..end);
-            if bytes.get(at) != Some(&b';') || name_end == start {
-                return false;
+            if name_end == start {
+                return None;
             }
             let has_value = name_end < end && bytes.get(name_end) == Some(&b'=');
             let from = name_end + usize::from(has_value);
             at = from;
             if has_value {
-                // A comma begins another Via; blanks and quotes are looked at more closely.
+                // Blanks and quotes are looked at more closely.
                 let stop = |b| (b <= b' ') | (b == b';') | (b == b'"') | (b == b',');
                 at = find(bytes, from..end, stop).unwrap_or(end);
             }
             self.note(bytes, sub(bytes, start..name_end), has_value, from..at);
         }
-        true
+        (at == end || bytes.get(at) == Some(&b',')).then_some(at)
     }
 
     fn note(&mut self, bytes: &[u8], name: &[u8], has_value: bool, value: Range<usize>) {

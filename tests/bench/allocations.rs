@@ -61,7 +61,7 @@ fn indexing_an_invite_allocates_nothing() {
 /// size already: the median over a thousand calls of each message's allocations.
 #[test]
 fn no_message_of_a_call_allocates_more_than_its_bound() {
-    const BOUNDS: [u64; 6] = [12, 3, 3, 8, 12, 3];
+    const BOUNDS: [u64; 6] = [12, 3, 1, 6, 6, 3];
     let mut rig = Rig::new();
     let mut seen: [Vec<u64>; 6] = Default::default();
     for call in 0..2000 {

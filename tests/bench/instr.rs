@@ -5,7 +5,8 @@
 //! ```
 //!
 //! The total divided by the number of calls is what one call costs in the element itself, sockets
-//! left out. The same input each time, so that two builds can be compared to the instruction.
+//! left out; with `*turn_invite`, `*turn_ok` and so on (see `rig.rs`) what one of its messages costs.
+//! The same input each time, so that two builds can be compared to the instruction.
 
 mod rig;
 

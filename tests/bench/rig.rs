@@ -136,7 +136,10 @@ fn rows<'a>(message: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
 fn answer(request: &[u8], call: u64, line: &str, more: &str, body: &str) -> Vec<u8> {
     let request = std::str::from_utf8(request).unwrap();
     let mut out = format!("SIP/2.0 {line}\r\n");
-    for name in ["Via", "Record-Route", "From", "To", "Call-ID", "CSeq"] {
+    // Many user agents write all Vias into one row, as here, others keep the rows.
+    let vias: Vec<&str> = rows(request, "Via").map(|row| &row["Via: ".len()..]).collect();
+    out.push_str(&format!("Via: {}\r\n", vias.join(", ")));
+    for name in ["Record-Route", "From", "To", "Call-ID", "CSeq"] {
         for row in rows(request, name) {
             out.push_str(row);
             if name == "To" && !row.contains(";tag=") {
