@@ -15,6 +15,7 @@
 //! | `rank` | one request's way through a result | RFC 3263 §4.3 |
 //! | `health` | what we remember of instances | |
 //! | `cost` | ALTO costs as plain data | RFC 7285 |
+//! | `snapshot` | the costs known at one moment | RFC 7285 §6 |
 
 mod assemble;
 mod candidate;
@@ -26,6 +27,7 @@ mod naptr;
 mod question;
 mod rank;
 mod resolve;
+mod snapshot;
 mod target;
 
 pub use candidate::{Instance, LeftOut, LeftOutReason, Located, Outcome, Server, Tier};
@@ -39,4 +41,5 @@ pub use rank::{Candidate, PickReason, Selection};
 pub use resolve::{
     MAX_ADDRESSES, MAX_CANDIDATES, MAX_LEFT_OUT, MAX_NAPTR, MAX_SRV, MAX_TARGETS, Resolution, UNANSWERED_HOLD,
 };
+pub use snapshot::{Cost, CostMode, CostOrigin, CostSnapshot};
 pub use target::{LocateKey, TargetError, TargetUri, TransportParam, target_of};

@@ -274,7 +274,7 @@ impl Inner {
             located.expires = located.expires.max(now + cache::HOLD);
         }
         located.serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let located = Arc::new(located);
+        let located = self.ranker.rank(Arc::new(located), now);
         let keep = located.expires.saturating_duration_since(now);
         if !keep.is_zero() {
             let kept = Kept {

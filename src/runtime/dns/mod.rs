@@ -49,6 +49,7 @@ use locate::{Results, ToldLocated};
 
 use crate::config::{self, Realm};
 use crate::location::{Enabled, LocateKey, Located};
+use crate::runtime::costs::Ranker;
 
 pub use client::{Client, RESOLV_CONF};
 pub use stats::{CacheResult, Stats};
@@ -112,6 +113,7 @@ struct Inner {
     permits: Semaphore,
     serial: AtomicU64,
     stats: Stats,
+    ranker: Arc<Ranker>,
     handle: Handle,
     system: PathBuf,
 }
@@ -190,6 +192,7 @@ impl Resolver {
             permits: Semaphore::new(MAX_QUERIES),
             serial: AtomicU64::new(1),
             stats: Stats::default(),
+            ranker: Arc::default(),
             handle,
             system: system.to_owned(),
         };
@@ -255,6 +258,11 @@ impl Resolver {
     /// Counters.
     pub fn stats(&self) -> &Stats {
         &self.inner.stats
+    }
+
+    /// What orders results by their costs.
+    pub fn ranker(&self) -> &Arc<Ranker> {
+        &self.inner.ranker
     }
 
     /// The name servers in use.
