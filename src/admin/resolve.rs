@@ -37,6 +37,8 @@ pub struct Resolution {
     pub legs: Vec<LegFound>,
     /// Number of candidates of all parties.
     pub candidates: usize,
+    /// What else there is to know, for people.
+    pub notes: Vec<String>,
 }
 
 /// A refusal.
@@ -177,6 +179,7 @@ pub async fn resolve(
         refused: None,
         legs: Vec::new(),
         candidates: 0,
+        notes: Vec::new(),
     };
     match policy.map(|policy| (policy, planned(policy, uri))) {
         Some((policy, Ok((from, plan)))) => {

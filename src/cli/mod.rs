@@ -56,7 +56,7 @@ pub enum Command {
     ///
     /// Shows each DNS step with its TTL and outcome, the candidates in order, and what was left out and why.
     /// Asks the DNS itself, so that it needs no running node; health is not known here (a running node
-    /// tells: /api/v1/resolve?uri=URI).
+    /// tells: /api/v1/resolve?uri=URI). With --zone a file answers in the place of the DNS, and nothing is sent.
     Resolve(Resolve),
     /// Show it at work: calls, failing servers, no call lost
     ///
@@ -103,6 +103,9 @@ pub struct Resolve {
     /// Name server to ask instead of those of the configuration or the system
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = name_server)]
     pub server: Option<SocketAddr>,
+    /// Zone file that answers in the place of all name servers; one or several zones, with $ORIGIN and $TTL
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub zone: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -257,6 +257,9 @@ pub fn resolution(r: &Resolution, remark: Option<&str>) -> String {
     for leg in &r.legs {
         resolved_leg(&mut out, leg);
     }
+    for note in &r.notes {
+        line!(out, "  note: {note}");
+    }
     line!(out, "{} candidates", r.candidates);
     out
 }

@@ -6,3 +6,4 @@ mod resolver;
 mod script;
 mod server;
 mod whole;
+mod zone;
