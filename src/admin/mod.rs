@@ -7,6 +7,7 @@
 //! | `text` | the exposition format |
 //! | `api` | status, peers, DNS as JSON |
 //! | `resolve` | how a URI would be located, without sending anything |
+//! | `whatif` | where calls would go if some instances were down |
 //! | `explain` | the decision record of a call as JSON |
 //! | `page` | what a browser sees |
 //! | `client` | asks a running node |
@@ -22,6 +23,7 @@ pub mod resolve;
 #[cfg(test)]
 mod tests;
 mod text;
+pub mod whatif;
 
 pub use http::{ServeError, bind, serve};
 pub use metrics::metrics;

@@ -84,7 +84,8 @@ fn located(
             None => Resolver::new(&dns, enabled, ENTRIES, handle),
             Some(zone) => Resolver::with_upstream(zone.clone(), &dns, enabled, ENTRIES, handle),
         };
-        let mut resolution = look(&args.uri, policy, &resolver, None).await?;
+        let mut resolution =
+            look(&args.uri, policy, &resolver, None, &args.what_if.clone().unwrap_or_default()).await?;
         if let Some(zone) = zone {
             resolution.notes.extend(zone.warnings().iter().map(ToString::to_string));
             resolution.notes.extend(zone.outside().iter().map(|name| {

@@ -30,6 +30,7 @@ fn every_documented_command_is_understood() {
         "sbe resolve sip:example.com",
         "sbe resolve tel:+44123 --config a.toml --server 127.0.0.1:53 --json",
         "sbe resolve sip:example.com --zone a.zone",
+        "sbe resolve sip:example.com --what-if down=192.0.2.1,tls:[2001:db8::1]:5061",
         "sbe status",
         "sbe status --admin http://127.0.0.1:9061 --json",
         "sbe peers",

@@ -13,6 +13,7 @@
 //! | `candidate` | the immutable result | |
 //! | `draw` | weights to an order | RFC 2782 |
 //! | `rank` | one request's way through a result | RFC 3263 §4.3 |
+//! | `forecast` | where calls would go, for `sbe resolve` | |
 //! | `health` | what we remember of instances | |
 //! | `cost` | ALTO costs as plain data | RFC 7285 |
 //! | `snapshot` | the costs known at one moment | RFC 7285 §6 |
@@ -22,6 +23,7 @@ mod candidate;
 mod cost;
 mod draw;
 mod enabled;
+mod forecast;
 mod health;
 mod naptr;
 mod question;
@@ -33,6 +35,7 @@ mod target;
 pub use candidate::{Instance, LeftOut, LeftOutReason, Located, Outcome, Server, Tier};
 pub use cost::Costs;
 pub use enabled::Enabled;
+pub use forecast::{Forecast, Prospect, SAMPLES, Usable, forecast};
 pub use health::{Change, Health, HealthPolicy, MAX_INSTANCES, Observation, Standing};
 pub use question::{
     Answer, AnswerMeta, DnsStep, NaptrRecord, Question, RecordKind, Records, RrSet, SrvRecord, StepOutcome,
