@@ -2,7 +2,7 @@
 //!
 //! The API gives them beside the fixed words, so that the command line and the dashboard say the same.
 
-use crate::location::{PickReason, Standing};
+use crate::location::{Instance, PickReason, Standing};
 use crate::peering::Party;
 use crate::proxy::Policy;
 use crate::proxy::decision::{AttemptRecord, Record, Rule};
@@ -116,7 +116,14 @@ pub fn chosen(record: &Record, at: usize) -> String {
     let passed = record.legs.get(usize::from(leg)).map_or(0, |l| {
         let tried = |i| record.attempts.iter().take(at).any(|a| a.instance == i);
         let down = |s: &Standing| matches!(s, Standing::Down { .. } | Standing::ProbedDown);
-        l.standings.iter().filter(|(i, s)| down(s) && *i != attempt.instance && !tried(*i)).count()
+        // Those further down the list were not yet due.
+        let ahead = |i: &Instance| {
+            let tiers = l.located.iter().flat_map(|l| l.tiers.iter().take(usize::from(number) + 1));
+            tiers.flat_map(|t| &t.servers).any(|s| (0..s.addrs.len()).any(|a| s.instance(a) == Some(*i)))
+        };
+        let passed =
+            l.standings.iter().filter(|(i, s)| down(s) && *i != attempt.instance && !tried(*i) && ahead(i));
+        passed.count()
     });
     let passed = match (passed, before) {
         (0, _) | (_, Some(_)) => String::new(),
@@ -142,7 +149,8 @@ pub fn outcome(record: &Record, at: usize) -> String {
         "timeout" if attempt.first_response.is_some() => {
             format!("said nothing final until the time for the whole was over{then}")
         }
-        "timeout" => format!("said nothing at all in its time{then}"),
+        "timeout" if further => format!("said nothing at all within try_timeout{then}"),
+        "timeout" => "said nothing at all within 64*T1".to_owned(),
         "icmp" => format!("could not be reached (ICMP error){then}"),
         "connect_refused" => format!("refused or reset the connection{then}"),
         "connect_timeout" => format!("accepted no connection within connect_timeout{then}"),

@@ -53,7 +53,10 @@ fn one(out: &mut String, r: &Value) {
         attempt(out, at, a);
     }
     if !r["ended_ms"].is_null() {
-        line!(out, "{} ended: {}", at_ms(&r["ended_ms"]), result(r));
+        let status = r["status"]
+            .as_u64()
+            .map_or_else(|| "without a final response".to_owned(), |s| format!("with {s}"));
+        line!(out, "{} ended {status}", at_ms(&r["ended_ms"]));
     }
     let summary = spent(r);
     if !summary.is_empty() {
