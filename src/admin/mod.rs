@@ -3,6 +3,7 @@
 //! | file | does |
 //! |---|---|
 //! | `http` | routes, and who may ask |
+//! | `auth` | who may: tokens, roles, and what was done |
 //! | `metrics` | the counters as Prometheus text |
 //! | `text` | the exposition format |
 //! | `api` | status, peers, DNS as JSON |
@@ -14,6 +15,7 @@
 //! | `client` | asks a running node |
 
 mod api;
+pub mod auth;
 pub mod client;
 mod explain;
 mod http;

@@ -6,6 +6,7 @@
 mod ask;
 mod check;
 mod explain;
+mod pages;
 mod resolve;
 mod run;
 mod show;
@@ -86,6 +87,21 @@ pub enum Command {
     Flush(Flush),
     /// Make a running node read its configuration again
     Reload(Admin),
+    /// Print completions for a shell
+    ///
+    /// For example: sbe completions bash > /usr/share/bash-completion/completions/sbe
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages
+    ///
+    /// One for sbe and one for each command, as sbe.1, sbe-run.1 and so on.
+    Man {
+        /// Directory to write them to
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
 }
 
 /// `--config`
@@ -119,6 +135,9 @@ pub struct Admin {
     /// Admin interface of the node
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9060")]
     pub admin: String,
+    /// File with the token to show, where the node wants one [default: $SBE_TOKEN_FILE]
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// Print JSON as the node gives it
     #[arg(long)]
     pub json: bool,
@@ -199,6 +218,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Undrain(admin) => ask::drain(&admin, false),
         Command::Flush(args) => ask::flush(&args),
         Command::Reload(admin) => ask::reload(&admin),
+        Command::Completions { shell } => pages::completions(shell),
+        Command::Man { dir } => pages::man(&dir),
     };
     ExitCode::from(status)
 }
