@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::config::{Dns, Families, Realm};
+use crate::config::{AltoRule, Dns, Families, Realm};
 use crate::flow::{Host, Transport};
 use crate::location::{
-    DnsStep, Enabled, Instance, LocateKey, Located, Standing, TargetUri, TransportParam, target_of,
+    DnsStep, Enabled, Instance, LocateKey, Located, Ranking, Standing, TargetUri, TransportParam, Use,
+    target_of,
 };
 use crate::peering::Party;
 use crate::proxy::{Decision, Leg, Plan, Policy, decide};
@@ -127,6 +128,16 @@ pub struct Shown {
     pub down_for: Option<f64>,
     /// ALTO cost; null where none is known.
     pub cost: Option<f64>,
+    /// Seconds since the answer that it came with.
+    pub cost_age: Option<f64>,
+    /// Whose word it is: `endpoint_cost`, `maps`, `file`, `override`.
+    pub cost_from: Option<&'static str>,
+    /// Class of its target, 0 the best; null where no costs are known.
+    pub class: Option<u16>,
+    /// Of how many.
+    pub classes: Option<u16>,
+    /// What costs did to its tier, in words.
+    pub ranking: Option<String>,
 }
 
 /// Something not used.
@@ -340,7 +351,9 @@ pub fn found_of(
         servers.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         for (at, share) in servers {
             let Some(server) = tier.servers.get(at) else { continue };
-            for instance in (0..server.addrs.len()).filter_map(|a| server.instance(a)) {
+            for (address, instance) in (0..server.addrs.len()).filter_map(|a| Some((a, server.instance(a)?)))
+            {
+                let cost = server.cost(address);
                 if own.is_some_and(|own| own(&instance)) {
                     left_out.push(Omitted { what: instance.to_string(), reason: "own_listener" });
                     continue;
@@ -362,7 +375,12 @@ pub fn found_of(
                     instance: instance.to_string(),
                     health: standing.map_or("unknown", Standing::label),
                     down_for: standing.and_then(|s| down_for(s, now)),
-                    cost: None,
+                    cost: cost.map(|c| c.value),
+                    cost_age: cost.map(|c| round(now.saturating_duration_since(c.fetched).as_secs_f64())),
+                    cost_from: cost.map(|c| c.origin.label()),
+                    class: tier.ranking.map(|_| server.class),
+                    classes: tier.ranking.map(|r| r.classes),
+                    ranking: tier.ranking.map(|r| ranking_text(&r)),
                 });
             }
         }
@@ -375,6 +393,25 @@ pub fn found_of(
         candidates,
         left_out,
     }
+}
+
+/// What costs did to a tier, for people.
+pub fn ranking_text(ranking: &Ranking) -> String {
+    let rule = ranking.rule.label();
+    let mut text = match ranking.used {
+        Use::NotCovered => return "too few targets have a cost: not used".to_owned(),
+        Use::Shown => format!("shown only; rule \"{rule}\" would make {} classes", ranking.classes),
+        Use::Applied if ranking.rule == AltoRule::Weights => "weights scaled by cost".to_owned(),
+        Use::Applied if ranking.classes < 2 => format!("rule \"{rule}\": all equal"),
+        Use::Applied => format!("rule \"{rule}\": class {} of {}", ranking.class, ranking.classes),
+    };
+    if ranking.overrides_priority {
+        text += "; priority overridden by agreement";
+    }
+    if ranking.held {
+        text += "; the latest costs say otherwise, but not for long enough yet";
+    }
+    text
 }
 
 /// Seconds until an instance is tried again.
