@@ -19,14 +19,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::runtime::node::Node;
 
-use super::{api, explain, metrics, page, resolve, text};
+use super::{api, explain, metrics, page, resolve, search, text};
 
 /// Connections served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 128;
 /// A connection that sends nothing for so long is closed; longer than any answer takes.
 const QUIET: Duration = Duration::from_secs(15);
-/// Calls listed where no limit is asked for, and at most.
-const CALLS: (usize, usize) = (50, 1000);
 /// A shard that cannot be locked for this long makes the node unhealthy.
 const STUCK: Duration = Duration::from_secs(2);
 
@@ -216,12 +214,20 @@ async fn resolve_uri(State(node): Shared, Query(query): Query<Uri>) -> Response 
     }
 }
 
-async fn calls(State(node): Shared, Query(query): Query<Limit>) -> Json<Value> {
-    let (usual, most) = CALLS;
+async fn calls(State(node): Shared, Query(query): Query<search::Query>) -> Response {
     let policy = node.policy();
-    let recent = node.recent(query.limit.unwrap_or(usual).min(most));
-    let calls: Vec<Value> = recent.iter().map(|r| explain::summary(&node, &policy, r)).collect();
-    Json(json!({ "calls": calls }))
+    let look = {
+        let (node, policy) = (Arc::clone(&node), Arc::clone(&policy));
+        tokio::task::spawn_blocking(move || search::search(&node, &policy, &query)).await
+    };
+    match look {
+        Ok(Ok(found)) => {
+            let calls: Vec<Value> = found.iter().map(|r| explain::summary(&node, &policy, r)).collect();
+            Json(json!({ "calls": calls })).into_response()
+        }
+        Ok(Err(text)) => error(StatusCode::BAD_REQUEST, text),
+        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the search did not come to an end"),
+    }
 }
 
 async fn call(State(node): Shared, Path(call_id): Path<String>) -> Response {

@@ -8,6 +8,8 @@
 //! | `api` | status, peers, DNS as JSON |
 //! | `resolve` | how a URI would be located, without sending anything |
 //! | `explain` | the decision record of a call as JSON |
+//! | `words` | the same in sentences |
+//! | `search` | which of the recent calls |
 //! | `page` | what a browser sees |
 //! | `client` | asks a running node |
 
@@ -19,9 +21,11 @@ mod metrics;
 mod page;
 mod process;
 pub mod resolve;
+mod search;
 #[cfg(test)]
 mod tests;
 mod text;
+mod words;
 
 pub use http::{ServeError, bind, serve};
 pub use metrics::metrics;

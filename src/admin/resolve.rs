@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -194,8 +194,13 @@ pub async fn resolve(
             resolution.from = Some(from);
             resolution.rule = Some(plan.rule.label());
             for leg in &plan.legs {
-                let found = locate(resolver, &leg.keys).await;
-                resolution.legs.push(leg_found(policy, leg, found.as_deref(), health));
+                let asked = Instant::now();
+                let located = locate(resolver, &leg.keys).await;
+                let mut found = leg_found(policy, leg, located.as_deref(), health);
+                if let Some(located) = &located {
+                    from_cache(&mut found.found, located, asked);
+                }
+                resolution.legs.push(found);
             }
         }
         other => {
@@ -206,15 +211,14 @@ pub async fn resolve(
                 Scheme::Tel if resolution.refused.is_none() => return Err(ResolveError::Tel),
                 Scheme::Sip | Scheme::Sips => {
                     let key = target(&parsed)?;
-                    let found = resolver.locate(key.clone()).await;
+                    let asked = Instant::now();
+                    let located = resolver.locate(key.clone()).await;
                     let own = policy.map(|p| |i: &Instance| p.domains.is_own_socket(i.addr));
                     let own: Option<&dyn Fn(&Instance) -> bool> = own.as_ref().map(|f| f as _);
-                    resolution.legs.push(LegFound {
-                        party: None,
-                        targets: vec![key.to_string()],
-                        request_uri: None,
-                        found: found_of(&found, Instant::now(), health, own),
-                    });
+                    let mut found = found_of(&located, Instant::now(), health, own);
+                    from_cache(&mut found, &located, asked);
+                    let targets = vec![key.to_string()];
+                    resolution.legs.push(LegFound { party: None, targets, request_uri: None, found });
                 }
                 _ => {}
             }
@@ -389,7 +393,7 @@ pub fn found_of(
         outcome: located.outcome.label(),
         text: if candidates.is_empty() { located.outcome.text() } else { "Found" },
         valid_for: round(located.expires.saturating_duration_since(now).as_secs_f64()),
-        steps: located.steps.iter().map(step).collect(),
+        steps: located.steps.iter().map(|s| step(s, located.made, now)).collect(),
         candidates,
         left_out,
     }
@@ -414,6 +418,13 @@ pub fn ranking_text(ranking: &Ranking) -> String {
     text
 }
 
+/// A result that was there before it was asked for: all of it came out of the cache.
+pub fn from_cache(found: &mut Found, located: &Located, asked: Instant) {
+    if located.made.is_some_and(|made| made < asked) {
+        found.steps.iter_mut().for_each(|s| s.cached = true);
+    }
+}
+
 /// Seconds until an instance is tried again.
 pub fn down_for(standing: Standing, now: Instant) -> Option<f64> {
     match standing {
@@ -427,12 +438,14 @@ pub fn round(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }
 
-fn step(step: &DnsStep) -> Step {
+/// `now` may be long after the result was made.
+fn step(step: &DnsStep, made: Option<Instant>, now: Instant) -> Step {
+    let age = made.map_or(Duration::ZERO, |made| now.saturating_duration_since(made));
     Step {
         name: step.question.name.to_string(),
         r#type: step.question.kind.label(),
         outcome: step.outcome.label(),
-        ttl: step.ttl.map(|t| t.as_secs_f64().round() as u64),
+        ttl: step.ttl.map(|t| t.saturating_sub(age).as_secs_f64().round() as u64),
         cached: step.cached,
         stale: step.stale,
         records: step.records.clone(),

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::admin::client::{self, Answer, ClientError, encoded};
 
-use super::{Admin, Explain, Flush, NO, UNREACHABLE, WRONG, print, show};
+use super::{Admin, Calls, Explain, Flush, NO, UNREACHABLE, WRONG, explain as text, print, show};
 
 /// `sbe status`
 pub fn status(admin: &Admin) -> u8 {
@@ -18,7 +18,23 @@ pub fn peers(admin: &Admin) -> u8 {
 
 /// `sbe explain CALL-ID`
 pub fn explain(args: &Explain) -> u8 {
-    ask(&args.admin, "GET", &format!("/api/v1/calls/{}", encoded(&args.call_id)), show::explanation)
+    ask(&args.admin, "GET", &format!("/api/v1/calls/{}", encoded(&args.call_id)), text::explanation)
+}
+
+/// `sbe calls`
+pub fn calls(args: &Calls) -> u8 {
+    let given = [
+        ("user", &args.user),
+        ("peer", &args.peer),
+        ("outcome", &args.outcome),
+        ("method", &args.method),
+        ("since", &args.since),
+        ("until", &args.until),
+        ("limit", &args.limit.map(|n| n.to_string())),
+    ];
+    let given = given.iter().filter_map(|(key, value)| Some(format!("{key}={}", encoded(value.as_ref()?))));
+    let query = given.collect::<Vec<_>>().join("&");
+    ask(&args.admin, "GET", &format!("/api/v1/calls?{query}"), text::calls)
 }
 
 /// `sbe drain`, `sbe undrain`

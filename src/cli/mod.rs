@@ -5,6 +5,7 @@
 
 mod ask;
 mod check;
+mod explain;
 mod resolve;
 mod run;
 mod show;
@@ -73,6 +74,10 @@ pub enum Command {
     /// Who sent it, by which rule it was routed, what was looked up, the candidates in order, and each
     /// attempt with its outcome and times. Call-IDs are matched whole.
     Explain(Explain),
+    /// List recent calls of a running node
+    ///
+    /// Newest first. Everything left out holds for all.
+    Calls(Calls),
     /// Refuse new requests on a running node, and go on with those under way
     Drain(Admin),
     /// Accept new requests again
@@ -130,6 +135,35 @@ pub struct Explain {
     pub admin: Admin,
 }
 
+/// `calls`
+#[derive(Debug, Args)]
+pub struct Calls {
+    /// A part of the Request-URI or of the From header field: a number, a user, a domain
+    #[arg(long, value_name = "TEXT")]
+    pub user: Option<String>,
+    /// Whom it came from or was for: a peer's name, or core
+    #[arg(long, value_name = "NAME")]
+    pub peer: Option<String>,
+    /// ok, failed, refused, cancelled, failover, a status (486) or a class (5xx)
+    #[arg(long, value_name = "WORD")]
+    pub outcome: Option<String>,
+    /// INVITE, OPTIONS, ...
+    #[arg(long, value_name = "METHOD")]
+    pub method: Option<String>,
+    /// Not before: seconds since 1970, or how long ago (15m, 2h)
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Not after; likewise
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// At most so many [default: 100]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
+    /// Where the node is.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
 /// `flush`
 #[derive(Debug, Args)]
 pub struct Flush {
@@ -160,6 +194,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Status(admin) => ask::status(&admin),
         Command::Peers(admin) => ask::peers(&admin),
         Command::Explain(args) => ask::explain(&args),
+        Command::Calls(args) => ask::calls(&args),
         Command::Drain(admin) => ask::drain(&admin, true),
         Command::Undrain(admin) => ask::drain(&admin, false),
         Command::Flush(args) => ask::flush(&args),

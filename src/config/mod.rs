@@ -22,7 +22,7 @@ pub use alto::{Alto, AltoMode, AltoRule, AltoScope};
 pub use error::{ConfigError, Warning};
 pub use load::{complaint, find, load, parse};
 pub use raw::known_keys;
-pub use units::{show_duration, show_size};
+pub use units::{read_duration, show_duration, show_size};
 
 use crate::flow::{Host, Transport};
 

@@ -54,6 +54,8 @@ pub struct Located {
     pub outcome: Outcome,
     /// Valid until then: the smallest TTL of all that it stands on.
     pub expires: Instant,
+    /// When it was made, where its maker says so: the lifetimes in `steps` are those of that moment.
+    pub made: Option<Instant>,
     /// Set by whoever keeps results: a different number for a different result.
     pub serial: u64,
     /// The hosts that the servers were found for, by [`Server::hop`]; one, unless several next hops
@@ -172,6 +174,7 @@ impl Located {
             steps: Vec::new(),
             outcome,
             expires,
+            made: None,
             serial: 0,
             hops,
             shadow: None,
@@ -200,6 +203,7 @@ impl Located {
             steps: Vec::new(),
             outcome: first.outcome,
             expires: first.expires,
+            made: first.made,
             serial: 0,
             hops: Vec::new(),
             shadow: None,

@@ -301,6 +301,7 @@ impl Inner {
             // The first failure on the way may be over its second by now; the whole must not begin anew at once.
             located.expires = located.expires.max(now + cache::HOLD);
         }
+        located.made = Some(now);
         located.serial = self.serial.fetch_add(1, Ordering::Relaxed);
         let costs = self.ranker.epoch();
         let plain = Arc::new(located);
