@@ -15,6 +15,8 @@
 
 mod api;
 pub mod client;
+#[cfg(test)]
+mod costs_tests;
 mod explain;
 mod http;
 mod metrics;

@@ -7,16 +7,17 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::config::{AltoRule, Dns, Families, Realm};
+use crate::config::{Dns, Families, Realm};
 use crate::flow::{Host, Transport};
 use crate::location::{
-    DnsStep, Enabled, Instance, LocateKey, Located, Ranking, Standing, TargetUri, TransportParam, Use,
-    target_of,
+    DnsStep, Enabled, Instance, LocateKey, Located, Standing, TargetUri, TransportParam, target_of,
 };
 use crate::peering::Party;
 use crate::proxy::{Decision, Leg, Plan, Policy, decide};
 use crate::runtime::dns::{EnabledByRealm, Resolver};
 use crate::wire::{Framing, Index, Limits, Message, Scheme, UriRef};
+
+use super::words;
 
 /// Longest URI taken, octets.
 pub const MAX_URI: usize = 4096;
@@ -80,6 +81,22 @@ pub struct Found {
     pub candidates: Vec<Shown>,
     /// What was found and is not used.
     pub left_out: Vec<Omitted>,
+    /// With costs that are shown and not used (`rule = "off"`): the order that they would have made; null where they
+    /// would have changed nothing.
+    pub shadow: Option<Vec<Shadowed>>,
+}
+
+/// A place in the order that costs would have made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shadowed {
+    /// Number of the tier that it would be in.
+    pub tier: usize,
+    /// SRV priority.
+    pub priority: u16,
+    /// Class of its target, 0 the best.
+    pub class: u16,
+    /// As in the metrics.
+    pub instance: String,
 }
 
 /// One DNS step.
@@ -325,6 +342,7 @@ fn leg_found(policy: &Policy, leg: &Leg, located: Option<&Located>, health: Heal
                 steps: Vec::new(),
                 candidates: Vec::new(),
                 left_out: Vec::new(),
+                shadow: None,
             },
         },
     }
@@ -384,7 +402,7 @@ pub fn found_of(
                     cost_from: cost.map(|c| c.origin.label()),
                     class: tier.ranking.map(|_| server.class),
                     classes: tier.ranking.map(|r| r.classes),
-                    ranking: tier.ranking.map(|r| ranking_text(&r)),
+                    ranking: tier.ranking.map(|r| words::ranking(&r, server.class)),
                 });
             }
         }
@@ -396,26 +414,24 @@ pub fn found_of(
         steps: located.steps.iter().map(|s| step(s, located.made, now)).collect(),
         candidates,
         left_out,
+        shadow: located.shadow.as_deref().map(shadowed),
     }
 }
 
-/// What costs did to a tier, for people.
-pub fn ranking_text(ranking: &Ranking) -> String {
-    let rule = ranking.rule.label();
-    let mut text = match ranking.used {
-        Use::NotCovered => return "too few targets have a cost: not used".to_owned(),
-        Use::Shown => format!("shown only; rule \"{rule}\" would make {} classes", ranking.classes),
-        Use::Applied if ranking.rule == AltoRule::Weights => "weights scaled by cost".to_owned(),
-        Use::Applied if ranking.classes < 2 => format!("rule \"{rule}\": all equal"),
-        Use::Applied => format!("rule \"{rule}\": class {} of {}", ranking.class, ranking.classes),
-    };
-    if ranking.overrides_priority {
-        text += "; priority overridden by agreement";
+fn shadowed(shadow: &Located) -> Vec<Shadowed> {
+    let mut all = Vec::new();
+    for (number, tier) in shadow.tiers.iter().enumerate() {
+        for server in &tier.servers {
+            all.extend((0..server.addrs.len()).filter_map(|a| server.instance(a)).map(|i| Shadowed {
+                tier: number,
+                priority: tier.priority,
+                class: server.class,
+                instance: i.to_string(),
+            }));
+        }
     }
-    if ranking.held {
-        text += "; the latest costs say otherwise, but not for long enough yet";
-    }
-    text
+    all.truncate(MAX_SHOWN);
+    all
 }
 
 /// A result that was there before it was asked for: all of it came out of the cache.
