@@ -10,7 +10,7 @@ use crate::proxy::Policy;
 use crate::proxy::decision::{AttemptRecord, LegRecord, Record};
 use crate::runtime::node::Node;
 
-use super::resolve::{found_of, from_cache, party};
+use super::resolve::{found_of, from_cache, party, round};
 use super::words;
 
 /// Most octets shown of what stood in a message.
@@ -106,6 +106,7 @@ fn attempt(record: &Record, at: usize) -> Option<Value> {
         .and_then(|l| l.located.as_ref())
         .and_then(|l| Some((l.tiers.get(usize::from(tier))?, usize::from(server))));
     let server = place.and_then(|(t, s)| t.servers.get(s));
+    let cost = words::cost(record, attempt);
     let value = json!({
         "leg": leg,
         "tier": tier,
@@ -116,7 +117,11 @@ fn attempt(record: &Record, at: usize) -> Option<Value> {
         "share": place.map(|(t, s)| (t.share(s) * 10_000.0).round() / 10_000.0),
         "standing": attempt.standing.label(),
         "picked": attempt.reason.label(),
-        "cost": null,
+        "cost": cost.map(|c| c.value),
+        "cost_age": cost.map(|c| round(attempt.started.saturating_duration_since(c.fetched).as_secs_f64())),
+        "cost_from": cost.map(|c| c.origin.label()),
+        "class": place.and_then(|(t, _)| t.ranking).and(server.map(|s| s.class)),
+        "classes": place.and_then(|(t, _)| t.ranking).map(|r| r.classes),
         "branch": format!("{:016x}", attempt.branch),
         "started_ms": ms(record, attempt.started),
         "first_response_ms": attempt.first_response.map(|t| ms(record, t)),

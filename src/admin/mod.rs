@@ -17,6 +17,8 @@
 mod api;
 pub mod auth;
 pub mod client;
+#[cfg(test)]
+mod costs_tests;
 mod explain;
 mod http;
 mod metrics;

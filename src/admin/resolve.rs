@@ -17,6 +17,8 @@ use crate::proxy::{Decision, Leg, Plan, Policy, decide};
 use crate::runtime::dns::{EnabledByRealm, Resolver};
 use crate::wire::{Framing, Index, Limits, Message, Scheme, UriRef};
 
+use super::words;
+
 /// Longest URI taken, octets.
 pub const MAX_URI: usize = 4096;
 /// Most candidates shown of one party.
@@ -79,6 +81,22 @@ pub struct Found {
     pub candidates: Vec<Shown>,
     /// What was found and is not used.
     pub left_out: Vec<Omitted>,
+    /// With costs that are shown and not used (`rule = "off"`): the order that they would have made; null where they
+    /// would have changed nothing.
+    pub shadow: Option<Vec<Shadowed>>,
+}
+
+/// A place in the order that costs would have made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shadowed {
+    /// Number of the tier that it would be in.
+    pub tier: usize,
+    /// SRV priority.
+    pub priority: u16,
+    /// Class of its target, 0 the best.
+    pub class: u16,
+    /// As in the metrics.
+    pub instance: String,
 }
 
 /// One DNS step.
@@ -127,6 +145,16 @@ pub struct Shown {
     pub down_for: Option<f64>,
     /// ALTO cost; null where none is known.
     pub cost: Option<f64>,
+    /// Seconds since the answer that it came with.
+    pub cost_age: Option<f64>,
+    /// Whose word it is: `endpoint_cost`, `maps`, `file`, `override`.
+    pub cost_from: Option<&'static str>,
+    /// Class of its target, 0 the best; null where no costs are known.
+    pub class: Option<u16>,
+    /// Of how many.
+    pub classes: Option<u16>,
+    /// What costs did to its tier, in words.
+    pub ranking: Option<String>,
 }
 
 /// Something not used.
@@ -314,6 +342,7 @@ fn leg_found(policy: &Policy, leg: &Leg, located: Option<&Located>, health: Heal
                 steps: Vec::new(),
                 candidates: Vec::new(),
                 left_out: Vec::new(),
+                shadow: None,
             },
         },
     }
@@ -344,7 +373,9 @@ pub fn found_of(
         servers.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         for (at, share) in servers {
             let Some(server) = tier.servers.get(at) else { continue };
-            for instance in (0..server.addrs.len()).filter_map(|a| server.instance(a)) {
+            for (address, instance) in (0..server.addrs.len()).filter_map(|a| Some((a, server.instance(a)?)))
+            {
+                let cost = server.cost(address);
                 if own.is_some_and(|own| own(&instance)) {
                     left_out.push(Omitted { what: instance.to_string(), reason: "own_listener" });
                     continue;
@@ -366,7 +397,12 @@ pub fn found_of(
                     instance: instance.to_string(),
                     health: standing.map_or("unknown", Standing::label),
                     down_for: standing.and_then(|s| down_for(s, now)),
-                    cost: None,
+                    cost: cost.map(|c| c.value),
+                    cost_age: cost.map(|c| round(now.saturating_duration_since(c.fetched).as_secs_f64())),
+                    cost_from: cost.map(|c| c.origin.label()),
+                    class: tier.ranking.map(|_| server.class),
+                    classes: tier.ranking.map(|r| r.classes),
+                    ranking: tier.ranking.map(|r| words::ranking(&r, server.class)),
                 });
             }
         }
@@ -378,7 +414,24 @@ pub fn found_of(
         steps: located.steps.iter().map(|s| step(s, located.made, now)).collect(),
         candidates,
         left_out,
+        shadow: located.shadow.as_deref().map(shadowed),
     }
+}
+
+fn shadowed(shadow: &Located) -> Vec<Shadowed> {
+    let mut all = Vec::new();
+    for (number, tier) in shadow.tiers.iter().enumerate() {
+        for server in &tier.servers {
+            all.extend((0..server.addrs.len()).filter_map(|a| server.instance(a)).map(|i| Shadowed {
+                tier: number,
+                priority: tier.priority,
+                class: server.class,
+                instance: i.to_string(),
+            }));
+        }
+    }
+    all.truncate(MAX_SHOWN);
+    all
 }
 
 /// A result that was there before it was asked for: all of it came out of the cache.

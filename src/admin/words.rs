@@ -2,7 +2,8 @@
 //!
 //! The API gives them beside the fixed words, so that the command line and the dashboard say the same.
 
-use crate::location::{Instance, PickReason, Standing};
+use crate::config::AltoRule;
+use crate::location::{Cost, Instance, PickReason, Ranking, Standing, Tier, Use};
 use crate::peering::Party;
 use crate::proxy::Policy;
 use crate::proxy::decision::{AttemptRecord, Record, Rule};
@@ -100,15 +101,25 @@ pub fn chosen(record: &Record, at: usize) -> String {
     let turn = match before {
         None => "",
         Some(b) if b.place.0 != leg => "nothing was left of the party before: ",
-        Some(b) if b.place.1 < number => "nothing was left of the priority before: ",
+        Some(b) if b.place.1 < number => {
+            let before = located.and_then(|l| l.tiers.get(usize::from(b.place.1)));
+            match before.zip(tier) {
+                Some((b, t)) if b.priority == t.priority => "nothing was left of the better costs: ",
+                Some((b, t)) if b.priority > t.priority => "nothing was left of the better costs: ",
+                _ => "nothing was left of the priority before: ",
+            }
+        }
         Some(_) => "next in order: ",
     };
     let why = match attempt.reason {
         PickReason::OnlyServer => format!("the only server of priority {priority}"),
+        PickReason::OnlyInClass => format!("the only server of priority {priority}{}", in_class(tier)),
         PickReason::Drawn if before.is_some_and(|b| same_tier(b, attempt)) => {
-            format!("by weight among the other servers of priority {priority}")
+            format!("by weight among the other servers of priority {priority}{}", in_class(tier))
         }
-        PickReason::Drawn => format!("by weight among the {servers} servers of priority {priority}"),
+        PickReason::Drawn => {
+            format!("by weight among the {servers} servers of priority {priority}{}", in_class(tier))
+        }
         PickReason::NextAddress => "a further address of the same server".to_owned(),
         PickReason::Trial => "its hold-down is over, and this request is the one that tries it".to_owned(),
         PickReason::LastResort => "it is known to be down, but nothing else is left".to_owned(),
@@ -130,7 +141,73 @@ pub fn chosen(record: &Record, at: usize) -> String {
         (1, None) => "; one that is down was passed over".to_owned(),
         (n, None) => format!("; {n} that are down were passed over"),
     };
-    format!("{turn}{why}{passed}")
+    let cost = match cost(record, attempt) {
+        Some(cost) => {
+            let age = attempt.started.saturating_duration_since(cost.fetched).as_secs();
+            format!("; its cost is {} ({}, {age} s old)", cost.value, cost.origin.label())
+        }
+        None => String::new(),
+    };
+    let shadow = located.and_then(|l| l.shadow.as_ref()).filter(|_| before.is_none());
+    let shadow = match shadow.and_then(|s| s.tiers.first()) {
+        Some(tier) => {
+            let first = |s: &crate::location::Server| s.instance(0).map(|i| i.to_string());
+            let mut names: Vec<String> = tier.servers.iter().filter_map(first).take(SHOWN).collect();
+            if tier.servers.len() > SHOWN {
+                names.push(format!("{} more", tier.servers.len() - SHOWN));
+            }
+            format!("; costs are only shown: used, they would have begun with {}", names.join(" or "))
+        }
+        None => String::new(),
+    };
+    format!("{turn}{why}{passed}{cost}{shadow}")
+}
+
+/// Servers named of those that costs would have begun with.
+const SHOWN: usize = 3;
+
+/// The cost of the address that an attempt went to, used or not.
+pub fn cost<'a>(record: &'a Record, attempt: &AttemptRecord) -> Option<&'a Cost> {
+    let (leg, tier, server) = attempt.place;
+    let located = record.legs.get(usize::from(leg))?.located.as_ref()?;
+    let server = located.tiers.get(usize::from(tier))?.servers.get(usize::from(server))?;
+    let at = server.addrs.iter().position(|a| *a == attempt.instance.addr.ip())?;
+    server.cost(at)
+}
+
+/// ` in cost class 0 of 3`, where there are several.
+fn in_class(tier: Option<&Tier>) -> String {
+    match tier.and_then(|t| t.ranking) {
+        Some(r) if r.used == Use::Applied && r.rule == AltoRule::Weights => {
+            " (weights scaled by cost)".to_owned()
+        }
+        Some(r) if r.used == Use::Applied && r.classes > 1 => {
+            let agreed = if r.overrides_priority { ", priority overridden by agreement" } else { "" };
+            format!(" in cost class {} of {} (0 is the best{agreed})", r.class, r.classes)
+        }
+        _ => String::new(),
+    }
+}
+
+/// What costs did to a tier; `class`: that of the server in question.
+pub fn ranking(ranking: &Ranking, class: u16) -> String {
+    let rule = ranking.rule.label();
+    let mut text = match ranking.used {
+        Use::NotCovered => return "too few targets have a cost: not used".to_owned(),
+        Use::Shown => {
+            format!("shown only: rule \"{rule}\" would put it into class {class} of {}", ranking.classes)
+        }
+        Use::Applied if ranking.rule == AltoRule::Weights => "weights scaled by cost".to_owned(),
+        Use::Applied if ranking.classes < 2 => format!("rule \"{rule}\": all equal"),
+        Use::Applied => format!("rule \"{rule}\": class {class} of {}, 0 is the best", ranking.classes),
+    };
+    if ranking.overrides_priority {
+        text += "; priority overridden by agreement";
+    }
+    if ranking.held {
+        text += "; the latest costs say otherwise, but not for long enough yet";
+    }
+    text
 }
 
 fn same_tier(a: &AttemptRecord, b: &AttemptRecord) -> bool {

@@ -129,6 +129,16 @@ fn leg_text(out: &mut String, leg: &Value) {
     if candidates.len() > SHOWN {
         line!(out, "{:>15}and {} more", "", candidates.len() - SHOWN);
     }
+    for s in list(&leg["shadow"]) {
+        line!(
+            out,
+            "{:>15}used, costs would make it tier {}, class {}: {}",
+            "",
+            plain(&s["tier"]),
+            plain(&s["class"]),
+            plain(&s["instance"])
+        );
+    }
     for l in list(&leg["left_out"]) {
         line!(out, "{:>15}left out: {} ({})", "", plain(&l["what"]), plain(&l["reason"]));
     }
@@ -141,8 +151,15 @@ fn counted(n: usize) -> String {
 fn candidate(out: &mut String, c: &Value) {
     let share = c["share"].as_f64().unwrap_or_default() * 100.0;
     let cost = match c["cost"].as_f64() {
-        Some(cost) => format!(", cost {cost}"),
+        Some(cost) => {
+            let age = c["cost_age"].as_f64().map_or_else(String::new, |s| format!(", {s:.0} s old"));
+            format!(", cost {cost} ({}{age})", plain(&c["cost_from"]))
+        }
         None => String::new(),
+    };
+    let class = match (c["class"].as_u64(), c["classes"].as_u64()) {
+        (Some(class), Some(of)) if of > 1 => format!(", class {class} of {of}"),
+        _ => String::new(),
     };
     let health = match c["health"].as_str() {
         None | Some("up" | "unknown") => String::new(),
@@ -157,7 +174,7 @@ fn candidate(out: &mut String, c: &Value) {
     };
     line!(
         out,
-        "{:>15}priority {}, weight {} ({share:.0} %){cost}{health}: {} {} - {note}",
+        "{:>15}priority {}, weight {} ({share:.0} %){cost}{class}{health}: {} {} - {note}",
         "",
         plain(&c["priority"]),
         plain(&c["weight"]),

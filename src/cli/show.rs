@@ -203,6 +203,16 @@ fn resolved_leg(out: &mut String, leg: &LegFound) {
             c.instance,
             c.target
         );
+        if let Some(ranking) = &c.ranking {
+            let cost = match (c.cost, c.cost_from, c.cost_age) {
+                (Some(cost), Some(from), Some(age)) => format!("cost {cost} ({from}, {age:.0} s old)"),
+                _ => "no cost".to_owned(),
+            };
+            line!(out, "{:>10}{cost}; {ranking}", "");
+        }
+    }
+    for s in leg.found.shadow.iter().flatten() {
+        line!(out, "    costs would make it tier {}, class {}: {}", s.tier, s.class, s.instance);
     }
     for l in left_out {
         line!(out, "    left out: {} ({})", l.what, l.reason);

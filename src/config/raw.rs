@@ -53,8 +53,8 @@ kinds! {
     ROUTE "[[route]]" ["prefix", "peers"]
     FEDERATION "[federation]" ["open"]
     ALTO "[alto]" [
-        "directory", "source", "metric", "mode", "scope", "refresh", "rule", "band", "min_coverage", "persist", "hold_down", "stale",
-        "max_stale", "override",
+        "directory", "source", "metric", "mode", "scope", "refresh", "rule", "band", "band_abs", "max_share", "min_coverage", "persist",
+        "hold_down", "stale", "max_stale", "override",
     ]
     OVERRIDE "[[alto.override]]" ["prefix", "cost"]
     RUNTIME "[runtime]" ["workers", "drain_timeout"]

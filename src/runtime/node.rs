@@ -14,7 +14,7 @@ use rand::rngs::SysRng;
 
 use crate::config::{self, Config, ConfigError, Listen, Realm, Warning};
 use crate::flow::PeerId;
-use crate::location::{Instance, Standing};
+use crate::location::{Instance, RankPolicy, Standing};
 use crate::peering::Ledger;
 use crate::proxy::Policy;
 use crate::shard::overload::State;
@@ -133,6 +133,7 @@ impl Node {
         let ledger = Arc::new(Ledger::new(Instant::now()));
         let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), dialog_secret, None));
         let resolver = Resolver::new(&config.dns, enabled(&policy), config.limits.dns_entries, tokio.clone());
+        resolver.ranker().configure(RankPolicy::of(&config));
         let [secret] = random_words::<1>()?;
         let shards = shards(&policy, secret)?;
         let handle = start(&config, shards, Arc::new(resolver.clone()), secret)?;
@@ -325,6 +326,7 @@ impl Node {
         self.name_peers(&policy);
         self.resolver.set_enabled(enabled(&policy));
         self.resolver.reconfigure(&config.dns);
+        self.resolver.ranker().configure(RankPolicy::of(&config));
         self.handle.update(&Update::Policy(policy));
         self.policy_changed.notify_one();
         restart_needed

@@ -131,7 +131,7 @@ impl Core {
         loop {
             let pass = live.pass;
             let selection = live.selection.as_mut()?;
-            live.peeked = selection.next(now, &mut self.health, None, &|instance: &Instance| {
+            live.peeked = selection.next(now, &mut self.health, &|instance: &Instance| {
                 if policy.domains.is_own_socket(instance.addr) {
                     return Some(LeftOutReason::OwnListener);
                 }
