@@ -23,6 +23,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::runtime::node::Node;
 
 use super::auth::{Audit, Denied, Tokens};
+use super::whatif::WhatIf;
 use super::{api, explain, metrics, page, resolve, search, text};
 
 /// Connections served at a time; others wait to be accepted.
@@ -286,14 +287,19 @@ async fn flush_name(State(node): Shared, Path(name): Path<String>) -> Response {
 #[derive(Deserialize)]
 struct Uri {
     uri: Option<String>,
+    down: Option<String>,
 }
 
 async fn resolve_uri(State(node): Shared, Query(query): Query<Uri>) -> Response {
     let Some(uri) = query.uri else {
         return error(StatusCode::BAD_REQUEST, "say which: /api/v1/resolve?uri=sip:example.com");
     };
+    let what_if = match query.down.as_deref().map(WhatIf::down).transpose() {
+        Ok(what_if) => what_if.unwrap_or_default(),
+        Err(e) => return error(StatusCode::BAD_REQUEST, e.to_string()),
+    };
     let (policy, health) = (node.policy(), node.health(std::time::Instant::now()));
-    match resolve::resolve(&uri, Some(&policy), node.resolver(), Some(&health)).await {
+    match resolve::resolve(&uri, Some(&policy), node.resolver(), Some(&health), &what_if).await {
         Ok(resolution) => Json(resolution).into_response(),
         Err(e) => error(StatusCode::BAD_REQUEST, e.to_string()),
     }

@@ -8,6 +8,7 @@
 //! | `text` | the exposition format |
 //! | `api` | status, peers, DNS as JSON |
 //! | `resolve` | how a URI would be located, without sending anything |
+//! | `whatif` | where calls would go if some instances were down |
 //! | `explain` | the decision record of a call as JSON |
 //! | `words` | the same in sentences |
 //! | `search` | which of the recent calls |
@@ -29,6 +30,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 mod text;
+pub mod whatif;
 mod words;
 
 pub use http::{ServeError, bind, serve};

@@ -436,6 +436,27 @@ fn a_uri_is_located_by_the_rules_of_a_call() {
 }
 
 #[test]
+fn a_candidate_supposed_to_be_down_is_tried_last() {
+    let world = World::new();
+    let look = |rest: &str| world.json(&format!("/api/v1/resolve?uri=sip:bob@127.0.0.21:5070{rest}"));
+    let shown = |answer: &Value| {
+        let c = &answer["legs"][0]["candidates"][0];
+        (c["health"].clone(), c["first"].clone(), c["order"].clone(), c["supposed_down"].clone())
+    };
+    assert_eq!(shown(&look("")), ("up".into(), 1.0.into(), 1.into(), Value::Null));
+    // It is the only one, so it is tried all the same.
+    let supposed = look("&down=127.0.0.21");
+    assert_eq!(shown(&supposed), ("down".into(), 1.0.into(), 1.into(), true.into()));
+    assert_eq!(supposed["notes"], serde_json::json!([]));
+    let slip = look("&down=127.0.0.21,127.0.0.22:5070");
+    assert_eq!(
+        slip["notes"],
+        serde_json::json!(["127.0.0.22:5070 is supposed to be down, and is none of the candidates"])
+    );
+    assert_eq!(world.get("/api/v1/resolve?uri=sip:127.0.0.21&down=nobody").status, 400);
+}
+
+#[test]
 fn the_dns_cache_is_shown_and_flushed() {
     let world = World::new();
     // Nobody answers at the name server's port: a failure, held for a second.

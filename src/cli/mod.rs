@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::admin::whatif::WhatIf;
 use crate::demo;
 
 /// The answer is no.
@@ -57,8 +58,9 @@ pub enum Command {
     /// Show how a SIP, SIPS or tel URI would be located
     ///
     /// Shows each DNS step with its TTL and outcome, the candidates in order, and what was left out and why.
-    /// Asks the DNS itself, so that it needs no running node; health is not known here (a running node
-    /// tells: /api/v1/resolve?uri=URI).
+    /// "first" is the share of calls that would try a candidate first, "order" the place in which a call goes on
+    /// that draws the largest share each time. Asks the DNS itself, so that it needs no running node; health is not known here (a running node
+    /// tells: /api/v1/resolve?uri=URI). With --zone a file answers in the place of the DNS, and nothing is sent.
     Resolve(Resolve),
     /// Show it at work: calls, failing servers, no call lost
     ///
@@ -124,6 +126,13 @@ pub struct Resolve {
     /// Name server to ask instead of those of the configuration or the system
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = name_server)]
     pub server: Option<SocketAddr>,
+    /// Zone file that answers in the place of all name servers; one or several zones, with $ORIGIN and $TTL
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub zone: Option<PathBuf>,
+    /// Suppose these to be down, and show where calls would go: addresses, ADDR:PORT, or instances like
+    /// udp:192.0.2.7:5060
+    #[arg(long, value_name = "down=ADDR[,ADDR...]")]
+    pub what_if: Option<WhatIf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -29,6 +29,8 @@ fn every_documented_command_is_understood() {
         "sbe check --config a.toml",
         "sbe resolve sip:example.com",
         "sbe resolve tel:+44123 --config a.toml --server 127.0.0.1:53 --json",
+        "sbe resolve sip:example.com --zone a.zone",
+        "sbe resolve sip:example.com --what-if down=192.0.2.1,tls:[2001:db8::1]:5061",
         "sbe status",
         "sbe status --admin http://127.0.0.1:9061 --json",
         "sbe peers",
@@ -46,8 +48,15 @@ fn every_documented_command_is_understood() {
     ] {
         assert!(parsed(line).is_ok(), "{line}: {}", parsed(line).err().unwrap());
     }
-    for line in ["sbe", "sbe running", "sbe resolve", "sbe explain", "sbe run a.toml", "sbe status --verbose"]
-    {
+    for line in [
+        "sbe resolve sip:a --zone a.zone --server 127.0.0.1",
+        "sbe",
+        "sbe running",
+        "sbe resolve",
+        "sbe explain",
+        "sbe run a.toml",
+        "sbe status --verbose",
+    ] {
         assert!(parsed(line).is_err(), "{line}");
     }
 }

@@ -13,6 +13,7 @@
 //! | `candidate` | the immutable result | |
 //! | `draw` | weights to an order | RFC 2782 |
 //! | `rank` | one request's way through a result | RFC 3263 §4.3 |
+//! | `forecast` | where calls would go, for `sbe resolve` | |
 //! | `health` | what we remember of instances | |
 //! | `snapshot` | the costs known at one moment | RFC 7285 §6 |
 //! | `classes` | costs to classes of equals | RFC 7285 §6.1.2, RFC 9439 |
@@ -24,6 +25,7 @@ mod candidate;
 mod classes;
 mod draw;
 mod enabled;
+mod forecast;
 mod health;
 mod hysteresis;
 mod naptr;
@@ -37,6 +39,7 @@ mod target;
 pub use candidate::{Instance, LeftOut, LeftOutReason, Located, Outcome, Server, Tier};
 pub use classes::RankPolicy;
 pub use enabled::Enabled;
+pub use forecast::{Forecast, Prospect, SAMPLES, Usable, forecast};
 pub use health::{Change, Health, HealthPolicy, MAX_INSTANCES, Observation, Standing};
 pub use hysteresis::Memory;
 pub use question::{
