@@ -20,9 +20,10 @@ use tokio_rustls::TlsStream;
 
 use crate::flow::{Origin, SendFailure, Transport};
 use crate::shard::io::SendToken;
+use crate::shard::top_via;
 use crate::wire::{Event, StreamFramer};
 
-use super::counters::{Counters, DropReason};
+use super::counters::{Counters, Direction, DropReason};
 use super::driver::{Arrived, READ_BUFFER, Worker};
 use super::element::Element;
 use super::pool::{Conn, Item};
@@ -42,6 +43,8 @@ const LINGER: Duration = Duration::from_secs(1);
 const CONFIRM: Duration = Duration::from_millis(5);
 /// Responses remembered after they were written.
 const REMEMBERED: usize = 16;
+/// So many requests of a connection are looked at for an offer to use it the other way.
+const OFFERS: u8 = 16;
 /// What answers a ping (RFC 5626 §4.4.1).
 const PONG: &[u8] = b"\r\n";
 
@@ -160,6 +163,8 @@ struct Connection<E: Element, S> {
     backlog: Option<(Instant, usize)>,
     /// Since when a message has been incomplete.
     began: Option<Instant>,
+    /// Requests that are still looked at for an offer of this connection (RFC 5923).
+    offers: u8,
 }
 
 /// Serves a connection until it ends.
@@ -170,6 +175,7 @@ where
 {
     conn.opened();
     let framer = StreamFramer::new(worker.node.settings.limits);
+    let authenticated = origin.identity.is_some() && conn.direction == Direction::In;
     let connection = Connection {
         worker,
         conn,
@@ -186,6 +192,7 @@ where
         last_traffic: Instant::now(),
         backlog: None,
         began: None,
+        offers: if authenticated { OFFERS } else { 0 },
     };
     connection.run().await;
 }
@@ -484,6 +491,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
                         self.owed = self.owed.saturating_add(1);
                     }
                     self.began = None;
+                    self.look_for_offer(&bytes);
                     messages.push(bytes);
                     broken = last;
                 }
@@ -509,6 +517,20 @@ impl<E: Element, S: Stream> Connection<E, S> {
         if broken {
             // The answer to what can still be answered is queued by now.
             self.wind_up(End::Framing);
+        }
+    }
+
+    /// A sender that has proved who it is may offer its connection for requests the other way (RFC 5923 §5).
+    fn look_for_offer(&mut self, message: &[u8]) {
+        if self.offers == 0 || message.starts_with(b"SIP/2.0 ") {
+            return;
+        }
+        self.offers -= 1;
+        let Some(via) = top_via(message).filter(|via| via.param(b"alias").is_some()) else { return };
+        self.offers = 0;
+        let port = via.port.unwrap_or(Transport::Tls.default_port());
+        if self.worker.node.pool.offered(&self.conn, port) {
+            tracing::debug!(conn = self.conn.id.0, remote = %self.conn.remote, port, "requests may go back on this connection");
         }
     }
 
