@@ -158,6 +158,8 @@ struct Connection<E: Element, S> {
     sent: VecDeque<(SendToken, usize)>,
     /// Something written may still be held back.
     unflushed: bool,
+    /// Written since the other end closed its side: when to look what became of it.
+    look: Option<Instant>,
     last_traffic: Instant,
     /// Reads have filled the buffer since then, and so many octets have been read.
     backlog: Option<(Instant, usize)>,
@@ -189,6 +191,7 @@ where
         owed: 0,
         sent: VecDeque::new(),
         unflushed: false,
+        look: None,
         last_traffic: Instant::now(),
         backlog: None,
         began: None,
@@ -261,9 +264,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 let idle = self.last_traffic + settings.idle_timeout;
                 self.began.map_or(idle, |t| idle.min(t + settings.message_timeout))
             }
-            Phase::HalfClosed { until } | Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => {
-                until
-            }
+            Phase::HalfClosed { until } => self.look.map_or(until, |look| look.min(until)),
+            Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => until,
             Phase::Confirming { look, .. } => look,
         }
     }
@@ -278,9 +280,16 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 self.wind_up(if late { End::MessageTimeout } else { End::Idle });
                 None
             }
-            Phase::HalfClosed { .. } => {
-                self.wind_up(End::Closed);
-                None
+            Phase::HalfClosed { until } => {
+                let now = Instant::now();
+                if now >= until {
+                    self.wind_up(End::Closed);
+                    return None;
+                }
+                // Its next response may be long in coming; that this one is lost must not wait for it.
+                let (unacknowledged, failed) = self.stream.fate();
+                self.look = (unacknowledged > 0).then(|| now + CONFIRM);
+                failed.then_some(End::Failed)
             }
             Phase::Confirming { until, .. } => self.confirm(until),
             Phase::Flushing { why, .. } | Phase::Lingering { why, .. } => Some(why),
@@ -385,6 +394,9 @@ impl<E: Element, S: Stream> Connection<E, S> {
     fn account(&mut self, n: usize) {
         self.conn.written(n);
         self.last_traffic = Instant::now();
+        if matches!(self.phase, Phase::HalfClosed { .. }) {
+            self.look = Some(self.last_traffic + CONFIRM);
+        }
         let mut done = 0;
         self.written = self.written.saturating_add(n);
         while let Some(item) = self.taken.front() {
