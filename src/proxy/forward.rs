@@ -34,6 +34,8 @@ pub struct Forward<'a> {
     pub peer_tag: u32,
     /// Whom both sides have proved to be, for the token.
     pub names: dialog::Names<'a>,
+    /// Requests may come back on the connection that this goes by (RFC 5923 §4).
+    pub alias: bool,
     /// Header names to be removed, in lower case.
     pub strip: &'a [String],
 }
@@ -48,7 +50,8 @@ pub fn forward(msg: &Message<'_>, f: &Forward<'_>) -> Vec<u8> {
     if records_route(msg.method()) {
         record_route(&mut edit, msg, f, top);
     }
-    edit.insert_parts(top, &[&f.out.via_prefix, f.branch.as_bytes(), b"\r\n"]);
+    let alias: &[u8] = if f.alias { b";alias" } else { b"" };
+    edit.insert_parts(top, &[&f.out.via_prefix, f.branch.as_bytes(), alias, b"\r\n"]);
     if let Some(via) = msg.top_via() {
         stamp_via(&mut edit, &via, f.source, false, true);
     }
