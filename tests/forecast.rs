@@ -77,7 +77,7 @@ fn compare(tiers: &[Vec<(u16, Vec<u8>)>], down: &[u8], own: &[u8], mode: SrvSele
     for seed in 0..calls {
         let mut selection =
             Selection::new(located.clone(), u64::from(seed).wrapping_mul(0x9e37_79b9_97f4_a7c1), mode);
-        let mut next = || selection.next(now, &mut health, None, &avoid);
+        let mut next = || selection.next(now, &mut health, &avoid);
         let first = next();
         if let Some(c) = first {
             *firsts.entry((c.tier.into(), c.server.into(), c.instance)).or_default() +=

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -17,6 +17,8 @@ use crate::peering::Party;
 use crate::proxy::{Decision, Leg, Plan, Policy, decide};
 use crate::runtime::dns::{EnabledByRealm, Resolver};
 use crate::wire::{Framing, Index, Limits, Message, Scheme, UriRef};
+
+use super::words;
 
 /// Longest URI taken, octets.
 pub const MAX_URI: usize = 4096;
@@ -82,6 +84,22 @@ pub struct Found {
     pub candidates: Vec<Shown>,
     /// What was found and is not used.
     pub left_out: Vec<Omitted>,
+    /// With costs that are shown and not used (`rule = "off"`): the order that they would have made; null where they
+    /// would have changed nothing.
+    pub shadow: Option<Vec<Shadowed>>,
+}
+
+/// A place in the order that costs would have made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shadowed {
+    /// Number of the tier that it would be in.
+    pub tier: usize,
+    /// SRV priority.
+    pub priority: u16,
+    /// Class of its target, 0 the best.
+    pub class: u16,
+    /// As in the metrics.
+    pub instance: String,
 }
 
 /// One DNS step.
@@ -130,6 +148,16 @@ pub struct Shown {
     pub down_for: Option<f64>,
     /// ALTO cost; null where none is known.
     pub cost: Option<f64>,
+    /// Seconds since the answer that it came with.
+    pub cost_age: Option<f64>,
+    /// Whose word it is: `endpoint_cost`, `maps`, `file`, `override`.
+    pub cost_from: Option<&'static str>,
+    /// Class of its target, 0 the best; null where no costs are known.
+    pub class: Option<u16>,
+    /// Of how many.
+    pub classes: Option<u16>,
+    /// What costs did to its tier, in words.
+    pub ranking: Option<String>,
     /// Part of the calls that would try it first by now, 0 to 1: given health and what is supposed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub first: Option<f64>,
@@ -206,12 +234,14 @@ pub async fn resolve(
             resolution.from = Some(from);
             resolution.rule = Some(plan.rule.label());
             for leg in &plan.legs {
-                let found = locate(resolver, &leg.keys).await;
-                let mut leg = leg_found(policy, leg, found.as_deref(), health);
-                if let Some(located) = &found {
-                    foresee(&mut leg.found, located);
+                let asked = Instant::now();
+                let located = locate(resolver, &leg.keys).await;
+                let mut found = leg_found(policy, leg, located.as_deref(), health);
+                if let Some(located) = &located {
+                    from_cache(&mut found.found, located, asked);
+                    foresee(&mut found.found, located);
                 }
-                resolution.legs.push(leg);
+                resolution.legs.push(found);
             }
         }
         other => {
@@ -222,15 +252,13 @@ pub async fn resolve(
                 Scheme::Tel if resolution.refused.is_none() => return Err(ResolveError::Tel),
                 Scheme::Sip | Scheme::Sips => {
                     let key = target(&parsed)?;
-                    let found = resolver.locate(key.clone()).await;
-                    let mut shown = found_of(&found, Instant::now(), health, Some(&is_own));
-                    foresee(&mut shown, &found);
-                    resolution.legs.push(LegFound {
-                        party: None,
-                        targets: vec![key.to_string()],
-                        request_uri: None,
-                        found: shown,
-                    });
+                    let asked = Instant::now();
+                    let located = resolver.locate(key.clone()).await;
+                    let mut found = found_of(&located, Instant::now(), health, Some(&is_own));
+                    from_cache(&mut found, &located, asked);
+                    foresee(&mut found, &located);
+                    let targets = vec![key.to_string()];
+                    resolution.legs.push(LegFound { party: None, targets, request_uri: None, found });
                 }
                 _ => {}
             }
@@ -338,6 +366,7 @@ fn leg_found(policy: &Policy, leg: &Leg, located: Option<&Located>, health: Heal
                 steps: Vec::new(),
                 candidates: Vec::new(),
                 left_out: Vec::new(),
+                shadow: None,
             },
         },
     }
@@ -370,6 +399,7 @@ pub fn found_of(
             let Some(server) = tier.servers.get(at) else { continue };
             for (address, instance) in (0..server.addrs.len()).filter_map(|a| Some((a, server.instance(a)?)))
             {
+                let cost = server.cost(address);
                 if own.is_some_and(|own| own(&instance)) {
                     left_out.push(Omitted { what: instance.to_string(), reason: "own_listener" });
                     continue;
@@ -391,7 +421,12 @@ pub fn found_of(
                     instance: instance.to_string(),
                     health: standing.map_or("unknown", Standing::label),
                     down_for: standing.and_then(|s| down_for(s, now)),
-                    cost: None,
+                    cost: cost.map(|c| c.value),
+                    cost_age: cost.map(|c| round(now.saturating_duration_since(c.fetched).as_secs_f64())),
+                    cost_from: cost.map(|c| c.origin.label()),
+                    class: tier.ranking.map(|_| server.class),
+                    classes: tier.ranking.map(|r| r.classes),
+                    ranking: tier.ranking.map(|r| words::ranking(&r, server.class)),
                     first: None,
                     order: None,
                     supposed_down: false,
@@ -404,9 +439,33 @@ pub fn found_of(
         outcome: located.outcome.label(),
         text: if candidates.is_empty() { located.outcome.text() } else { "Found" },
         valid_for: round(located.expires.saturating_duration_since(now).as_secs_f64()),
-        steps: located.steps.iter().map(step).collect(),
+        steps: located.steps.iter().map(|s| step(s, located.made, now)).collect(),
         candidates,
         left_out,
+        shadow: located.shadow.as_deref().map(shadowed),
+    }
+}
+
+fn shadowed(shadow: &Located) -> Vec<Shadowed> {
+    let mut all = Vec::new();
+    for (number, tier) in shadow.tiers.iter().enumerate() {
+        for server in &tier.servers {
+            all.extend((0..server.addrs.len()).filter_map(|a| server.instance(a)).map(|i| Shadowed {
+                tier: number,
+                priority: tier.priority,
+                class: server.class,
+                instance: i.to_string(),
+            }));
+        }
+    }
+    all.truncate(MAX_SHOWN);
+    all
+}
+
+/// A result that was there before it was asked for: all of it came out of the cache.
+pub fn from_cache(found: &mut Found, located: &Located, asked: Instant) {
+    if located.made.is_some_and(|made| made < asked) {
+        found.steps.iter_mut().for_each(|s| s.cached = true);
     }
 }
 
@@ -423,12 +482,14 @@ pub fn round(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }
 
-fn step(step: &DnsStep) -> Step {
+/// `now` may be long after the result was made.
+fn step(step: &DnsStep, made: Option<Instant>, now: Instant) -> Step {
+    let age = made.map_or(Duration::ZERO, |made| now.saturating_duration_since(made));
     Step {
         name: step.question.name.to_string(),
         r#type: step.question.kind.label(),
         outcome: step.outcome.label(),
-        ttl: step.ttl.map(|t| t.as_secs_f64().round() as u64),
+        ttl: step.ttl.map(|t| t.saturating_sub(age).as_secs_f64().round() as u64),
         cached: step.cached,
         stale: step.stale,
         records: step.records.clone(),

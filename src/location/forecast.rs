@@ -130,7 +130,7 @@ fn drawn(located: &Located, now: Instant, usable: &dyn Fn(&Instance) -> Usable, 
     for number in 0..SAMPLES {
         let seed = draw::mix(0x666f_7265, u64::from(number));
         let mut selection = Selection::new(Arc::clone(&shared), seed, SrvSelection::Rfc2782);
-        let Some(candidate) = selection.next(now, &mut health, None, &avoid) else { break };
+        let Some(candidate) = selection.next(now, &mut health, &avoid) else { break };
         let (tier, server) = (usize::from(candidate.tier), usize::from(candidate.server));
         let listed = shared.tiers.get(tier).and_then(|t| t.servers.get(server));
         let address = listed.and_then(|s| first_of(s, usable, wanted)).unwrap_or(0);

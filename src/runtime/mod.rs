@@ -21,6 +21,7 @@ pub mod node;
 mod pace;
 mod pool;
 mod probe;
+mod records;
 pub mod secret;
 mod stream;
 mod sys;

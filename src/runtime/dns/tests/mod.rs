@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod costs;
 mod outage;
 mod resolver;
 mod script;
