@@ -85,7 +85,7 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     }
     out.put(&f.out.via_prefix);
     out.put(f.branch.as_bytes());
-    out.put(b"\r\n");
+    out.put(if f.alias { b";alias\r\n" } else { b"\r\n" });
     for (range, change) in rows {
         match change {
             Change::Stamp => out.stamp(&via, f.source),
@@ -250,6 +250,7 @@ mod tests {
                             peer_tag: 1,
                             names: dialog::Names::default(),
                             strip: &[],
+                            alias: written % 2 == 1,
                         };
                         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
                         let short = in_order(&msg, &forward).unwrap();
@@ -290,6 +291,7 @@ mod tests {
                 peer_tag: 1,
                 names: dialog::Names::default(),
                 strip,
+                alias: false,
             };
             assert!(in_order(&Message::new(&bytes, &index), &forward).is_none());
         }

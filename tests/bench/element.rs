@@ -48,6 +48,7 @@ fn forward_invite(bencher: Bencher<'_, '_>) {
                 peer_tag: 1,
                 names: Default::default(),
                 strip: &[],
+                alias: false,
             },
         )
     });
