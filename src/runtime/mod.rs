@@ -7,6 +7,7 @@
 //! on the worker that accepted or opened it ([`stream`], [`dial`]) and is known to all through a
 //! registry ([`pool`]). [`node`] puts it all together; [`probe`] sends OPTIONS to peers that want it.
 
+mod carrier;
 mod counters;
 mod dial;
 pub mod dns;
