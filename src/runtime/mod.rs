@@ -42,6 +42,7 @@ use tokio::task::LocalSet;
 
 use crate::config::{Config, Listen};
 use crate::flow::{ListenerId, Transport};
+use crate::proxy::Policy;
 use crate::shard::io::{Input, Update};
 use crate::wire::Limits;
 
@@ -161,6 +162,7 @@ fn start_spread<E: Element>(
         secret,
         epoch: Instant::now(),
         peers: Default::default(),
+        policy: ArcSwapOption::empty(),
     });
     Counters::add(&node.counters.udp_workers, udp_workers);
     let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
@@ -225,9 +227,10 @@ impl<E: Element> Handle<E> {
         self.node.slots.get(shard).map(|slot| f(&mut *slot.lock()))
     }
 
-    /// What the log calls the peers, by their numbers.
-    pub fn name_peers(&self, names: Vec<Arc<str>>) {
+    /// What the log calls the peers, by their numbers and by their addresses.
+    pub fn name_peers(&self, names: Vec<Arc<str>>, policy: Arc<Policy>) {
         self.node.peers.store(Arc::new(names));
+        self.node.policy.store(Some(policy));
     }
 
     /// Certificates and authorities in force; `None` without `[tls]`.
