@@ -54,11 +54,11 @@ fn all(
     health: &mut Health,
 ) -> Vec<Candidate> {
     let mut s = Selection::new(Arc::clone(located), seed, mode);
-    std::iter::from_fn(|| s.next(now, health, None, &|_| None)).collect()
+    std::iter::from_fn(|| s.next(now, health, &|_| None)).collect()
 }
 
 fn first(located: &Arc<Located>, seed: u64, now: Instant, health: &mut Health) -> Instance {
-    Selection::new(Arc::clone(located), seed, EXACT).next(now, health, None, &|_| None).unwrap().instance
+    Selection::new(Arc::clone(located), seed, EXACT).next(now, health, &|_| None).unwrap().instance
 }
 
 /// How often each server comes first, in percent, over `n` requests.
@@ -69,7 +69,7 @@ fn shares(weights: &[u16], mode: SrvSelection, run: u64, n: u64) -> Vec<f64> {
     let mut counts = vec![0u64; weights.len()];
     for i in 0..n {
         let mut s = Selection::new(Arc::clone(&located), seed(run, i), mode);
-        counts[usize::from(s.next(now, &mut health, None, &|_| None).unwrap().server)] += 1;
+        counts[usize::from(s.next(now, &mut health, &|_| None).unwrap().server)] += 1;
     }
     counts.iter().map(|c| 100.0 * *c as f64 / n as f64).collect()
 }
@@ -250,9 +250,8 @@ fn exactly_one_request_tries_a_half_open_instance() {
     let mut h = health();
     h.observe(now, udp(0), Observation::Silence { invite: true });
     let later = now + Duration::from_secs(2);
-    let pick = |h: &mut Health, at| {
-        Selection::new(Arc::clone(&located), 1, EXACT).next(at, h, None, &|_| None).unwrap()
-    };
+    let pick =
+        |h: &mut Health, at| Selection::new(Arc::clone(&located), 1, EXACT).next(at, h, &|_| None).unwrap();
     let trial = pick(&mut h, later);
     assert_eq!((trial.instance, trial.standing, trial.reason), (udp(0), Standing::Trial, PickReason::Trial));
     for _ in 0..5 {
@@ -271,56 +270,13 @@ fn what_must_be_avoided_is_not_even_a_last_resort() {
     let mut h = health();
     let mut s = Selection::new(Arc::clone(&located), 1, EXACT);
     let avoid = |i: &Instance| (*i != udp(1)).then_some(LeftOutReason::OwnListener);
-    assert_eq!(s.next(now, &mut h, None, &avoid).unwrap().instance, udp(1));
-    assert_eq!(s.next(now, &mut h, None, &avoid), None);
-    assert_eq!(s.next(now, &mut h, None, &avoid), None, "and it stays so");
+    assert_eq!(s.next(now, &mut h, &avoid).unwrap().instance, udp(1));
+    assert_eq!(s.next(now, &mut h, &avoid), None);
+    assert_eq!(s.next(now, &mut h, &avoid), None, "and it stays so");
     assert_eq!((s.offered(), s.left_out()), (1, Some(LeftOutReason::OwnListener)));
     let mut s = Selection::new(located, 1, EXACT);
     let own = |_: &Instance| Some(LeftOutReason::OwnListener);
-    assert_eq!((s.next(now, &mut h, None, &own), s.offered()), (None, 0));
-}
-
-#[test]
-fn costs_order_a_tier_by_class_and_leave_priorities_alone() {
-    let now = Instant::now();
-    let mut costs = Costs::new();
-    for (n, class) in [(0, 1), (1, 0), (2, 0), (4, 0)] {
-        costs.set_class(addr(n), class);
-    }
-    for weights in [vec![100, 1, 1, 100], [vec![100, 1, 1, 100], vec![1; 70]].concat()] {
-        // 4 is in a worse priority, 3 and the rest have no cost.
-        let shifted: Vec<Server> =
-            tier(1, 0, &weights).servers.into_iter().filter(|s| s.addrs[0] != addr(4)).collect();
-        let located = located(vec![Tier::new(None, 1, shifted), tier(2, 4, &[1])], now);
-        for mode in [EXACT, SrvSelection::Rfc2782] {
-            for i in 0..50 {
-                let mut s = Selection::new(Arc::clone(&located), i, mode);
-                let got: Vec<Instance> =
-                    std::iter::from_fn(|| s.next(now, &mut health(), Some(&costs), &|_| None))
-                        .map(|c| c.instance)
-                        .collect();
-                assert_eq!(got.len(), weights.len() + usize::from(weights.len() == 4));
-                assert!([udp(1), udp(2)].contains(&got[0]) && [udp(1), udp(2)].contains(&got[1]), "{got:?}");
-                assert_eq!((got[2], *got.last().unwrap()), (udp(0), udp(4)));
-            }
-        }
-    }
-}
-
-#[test]
-fn the_cheapest_address_of_a_server_comes_first() {
-    let now = Instant::now();
-    let addrs = SmallVec::from_slice(&[addr(1), addr(2), addr(3)]);
-    let server = Server::new(Transport::Udp, "s".into(), 5060, 1, addrs);
-    let located = located(vec![Tier::new(None, 1, vec![server])], now);
-    let mut costs = Costs::new();
-    costs.set_class(addr(3), 0);
-    costs.set_class(addr(2), 1);
-    let mut s = Selection::new(located, 1, EXACT);
-    let got: Vec<Instance> = std::iter::from_fn(|| s.next(now, &mut health(), Some(&costs), &|_| None))
-        .map(|c| c.instance)
-        .collect();
-    assert_eq!(got, [udp(3), udp(2), udp(1)]);
+    assert_eq!((s.next(now, &mut h, &own), s.offered()), (None, 0));
 }
 
 /// Tiers of servers with some addresses each, drawn from a small pool so that they repeat.
@@ -387,19 +343,13 @@ proptest! {
     }
 
     #[test]
-    fn costs_and_avoidance_never_add_or_lose_a_candidate(
-        spec in tiers(), seed: u64, classes in prop::collection::vec((0..40u32, 0..4u16), 0..30), own in 0..40u32,
-    ) {
+    fn avoidance_never_adds_or_loses_a_candidate(spec in tiers(), seed: u64, own in 0..40u32) {
         let now = Instant::now();
         let located = build(&spec, now);
-        let mut costs = Costs::new();
-        for (n, class) in classes {
-            costs.set_class(addr(n), class);
-        }
         let mut s = Selection::new(Arc::clone(&located), seed, EXACT);
         let avoid = |i: &Instance| (*i == udp(own)).then_some(LeftOutReason::OwnListener);
         let mut h = health();
-        let got: Vec<Candidate> = std::iter::from_fn(|| s.next(now, &mut h, Some(&costs), &avoid)).collect();
+        let got: Vec<Candidate> = std::iter::from_fn(|| s.next(now, &mut h, &avoid)).collect();
         let every: HashSet<Instance> = located.instances().filter(|i| *i != udp(own)).collect();
         prop_assert_eq!(got.len(), every.len());
         prop_assert_eq!(got.iter().map(|c| c.instance).collect::<HashSet<_>>(), every);

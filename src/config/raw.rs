@@ -53,13 +53,13 @@ kinds! {
     ROUTE "[[route]]" ["prefix", "peers"]
     FEDERATION "[federation]" ["open"]
     ALTO "[alto]" [
-        "directory", "source", "metric", "mode", "scope", "refresh", "rule", "band", "min_coverage", "persist", "hold_down", "stale",
-        "max_stale", "override",
+        "directory", "source", "metric", "mode", "scope", "refresh", "rule", "band", "band_abs", "max_share", "min_coverage", "persist",
+        "hold_down", "stale", "max_stale", "override",
     ]
     OVERRIDE "[[alto.override]]" ["prefix", "cost"]
     RUNTIME "[runtime]" ["workers", "drain_timeout"]
     LOG "[log]" ["format", "level"]
-    ADMIN "[admin]" ["bind"]
+    ADMIN "[admin]" ["bind", "token_file", "read_token_file"]
     LIMITS "[limits]" ["transactions", "connections", "write_queue", "dns_entries", "records"]
     OVERLOAD "[overload]" ["enabled", "target_delay", "interval", "retry_after", "silence"]
 }

@@ -8,6 +8,7 @@
 //! registry ([`pool`]). [`node`] puts it all together; [`probe`] sends OPTIONS to peers that want it.
 
 mod carrier;
+pub mod costs;
 mod counters;
 mod dial;
 pub mod dns;
@@ -21,6 +22,7 @@ pub mod node;
 mod pace;
 mod pool;
 mod probe;
+mod records;
 pub mod secret;
 mod stream;
 mod sys;

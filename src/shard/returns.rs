@@ -181,7 +181,7 @@ impl Core {
         let mut selection = Selection::new(located, seed, policy.config.dns.srv_selection);
         let mut hops = SmallVec::new();
         while hops.len() < usize::from(MOST)
-            && let Some(candidate) = selection.next(now, &mut health, None, &avoid)
+            && let Some(candidate) = selection.next(now, &mut health, &avoid)
         {
             let addr = candidate.instance.addr;
             let family = |id| policy.listener(id).is_some_and(|l| l.bind.is_ipv4() == addr.is_ipv4());

@@ -9,6 +9,7 @@
 //! | `cache` | record sets, negative answers, failures, stale answers | RFC 2308, 8767, 9520 |
 //! | `flight` | one query for all who ask the same; refresh ahead | |
 //! | `locate` | drives the step machine of [`crate::location`] | RFC 3263 |
+//! | `zone` | a zone file in the place of name servers | RFC 1034 §4.3.2, 1035 §5, 4592 |
 //! | `view`, `stats` | what the admin interface shows | |
 //!
 //! Two caches: record sets, each with its own lifetime, and whole results, each valid as long as all that it stands
@@ -32,6 +33,7 @@ mod stats;
 mod tests;
 mod upstream;
 mod view;
+mod zone;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -49,11 +51,13 @@ use locate::{Results, ToldLocated};
 
 use crate::config::{self, Realm};
 use crate::location::{Enabled, LocateKey, Located};
+use crate::runtime::costs::Ranker;
 
-pub use client::{Client, RESOLV_CONF};
+pub use client::{Client, Look, RESOLV_CONF};
 pub use stats::{CacheResult, Stats};
 pub use upstream::{Failure, Found, Pending, Reply, Upstream};
 pub use view::Entry;
+pub use zone::{MAX_ZONE_FILE, ZoneFault, ZoneFile};
 
 /// Aliases followed from one name, in one message or over several.
 pub const MAX_ALIASES: usize = 8;
@@ -112,6 +116,7 @@ struct Inner {
     permits: Semaphore,
     serial: AtomicU64,
     stats: Stats,
+    ranker: Arc<Ranker>,
     handle: Handle,
     system: PathBuf,
 }
@@ -190,6 +195,7 @@ impl Resolver {
             permits: Semaphore::new(MAX_QUERIES),
             serial: AtomicU64::new(1),
             stats: Stats::default(),
+            ranker: Arc::default(),
             handle,
             system: system.to_owned(),
         };
@@ -255,6 +261,11 @@ impl Resolver {
     /// Counters.
     pub fn stats(&self) -> &Stats {
         &self.inner.stats
+    }
+
+    /// What orders results by their costs.
+    pub fn ranker(&self) -> &Arc<Ranker> {
+        &self.inner.ranker
     }
 
     /// The name servers in use.
