@@ -85,7 +85,8 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     }
     out.put(&f.out.via_prefix);
     out.put(f.branch.as_bytes());
-    out.put(if f.alias { b";alias\r\n" } else { b"\r\n" });
+    out.put(alias(f));
+    out.put(b"\r\n");
     for (range, change) in rows {
         match change {
             Change::Stamp => out.stamp(&via, f.source),
@@ -94,6 +95,11 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
         }
     }
     Some(out.finish())
+}
+
+/// The parameter that offers the connection (RFC 5923 §4).
+const fn alias(f: &Forward<'_>) -> &'static [u8] {
+    if f.alias { b";alias" } else { b"" }
 }
 
 /// What becomes of a row.
@@ -114,8 +120,7 @@ fn by_splices(msg: &Message<'_>, f: &Forward<'_>) -> Vec<u8> {
     if records_route(msg.method()) {
         record_route(msg, f, |parts| edit.insert_parts(top, parts));
     }
-    let alias: &[u8] = if f.alias { b";alias" } else { b"" };
-    edit.insert_parts(top, &[&f.out.via_prefix, f.branch.as_bytes(), alias, b"\r\n"]);
+    edit.insert_parts(top, &[&f.out.via_prefix, f.branch.as_bytes(), alias(f), b"\r\n"]);
     if let Some(via) = msg.top_via() {
         stamp_via(&mut edit, &via, f.source, false, true);
     }
@@ -249,8 +254,8 @@ mod tests {
                             secret: &[7; 16],
                             peer_tag: 1,
                             names: dialog::Names::default(),
+                            alias: method == "INVITE",
                             strip: &[],
-                            alias: written % 2 == 1,
                         };
                         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
                         let short = in_order(&msg, &forward).unwrap();
@@ -290,8 +295,8 @@ mod tests {
                 secret: &[7; 16],
                 peer_tag: 1,
                 names: dialog::Names::default(),
-                strip,
                 alias: false,
+                strip,
             };
             assert!(in_order(&Message::new(&bytes, &index), &forward).is_none());
         }
