@@ -14,6 +14,7 @@
 //! | `draw` | weights to an order | RFC 2782 |
 //! | `rank` | one request's way through a result | RFC 3263 §4.3 |
 //! | `health` | what we remember of instances | |
+//! | `standing` | one instance: up, down, half-open, on its way back | rule 9 |
 //! | `snapshot` | the costs known at one moment | RFC 7285 §6 |
 //! | `classes` | costs to classes of equals | RFC 7285 §6.1.2, RFC 9439 |
 //! | `hysteresis` | when a changed order is taken over | |
@@ -32,12 +33,13 @@ mod rank;
 mod ranking;
 mod resolve;
 mod snapshot;
+mod standing;
 mod target;
 
 pub use candidate::{Instance, LeftOut, LeftOutReason, Located, Outcome, Server, Tier};
 pub use classes::RankPolicy;
 pub use enabled::Enabled;
-pub use health::{Change, Health, HealthPolicy, MAX_INSTANCES, Observation, Standing};
+pub use health::{Health, MAX_INSTANCES};
 pub use hysteresis::Memory;
 pub use question::{
     Answer, AnswerMeta, DnsStep, NaptrRecord, Question, RecordKind, Records, RrSet, SrvRecord, StepOutcome,
@@ -48,4 +50,5 @@ pub use resolve::{
     MAX_ADDRESSES, MAX_CANDIDATES, MAX_LEFT_OUT, MAX_NAPTR, MAX_SRV, MAX_TARGETS, Resolution, UNANSWERED_HOLD,
 };
 pub use snapshot::{Cost, CostMode, CostOrigin, CostSnapshot};
+pub use standing::{Change, HealthPolicy, Observation, Standing};
 pub use target::{LocateKey, TargetError, TargetUri, TransportParam, target_of};
