@@ -3,10 +3,12 @@
 //! | file | does |
 //! |---|---|
 //! | `http` | routes, and who may ask |
+//! | `auth` | who may: tokens, roles, and what was done |
 //! | `metrics` | the counters as Prometheus text |
 //! | `text` | the exposition format |
 //! | `api` | status, peers, DNS as JSON |
 //! | `resolve` | how a URI would be located, without sending anything |
+//! | `whatif` | where calls would go if some instances were down |
 //! | `explain` | the decision record of a call as JSON |
 //! | `words` | the same in sentences |
 //! | `search` | which of the recent calls |
@@ -14,6 +16,7 @@
 //! | `client` | asks a running node |
 
 mod api;
+pub mod auth;
 pub mod client;
 #[cfg(test)]
 mod costs_tests;
@@ -27,6 +30,7 @@ mod search;
 #[cfg(test)]
 mod tests;
 mod text;
+pub mod whatif;
 mod words;
 
 pub use http::{ServeError, bind, serve};

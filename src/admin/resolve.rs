@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::config::{Dns, Families, Realm};
+use super::whatif::{self, WhatIf};
+use crate::config::{Dns, Families, Realm, SrvSelection};
 use crate::flow::{Host, Transport};
 use crate::location::{
     DnsStep, Enabled, Instance, LocateKey, Located, Standing, TargetUri, TransportParam, target_of,
@@ -39,6 +40,8 @@ pub struct Resolution {
     pub legs: Vec<LegFound>,
     /// Number of candidates of all parties.
     pub candidates: usize,
+    /// What else there is to know, for people.
+    pub notes: Vec<String>,
 }
 
 /// A refusal.
@@ -155,6 +158,19 @@ pub struct Shown {
     pub classes: Option<u16>,
     /// What costs did to its tier, in words.
     pub ranking: Option<String>,
+    /// Part of the calls that would try it first by now, 0 to 1: given health and what is supposed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<f64>,
+    /// Its place in the order, from 1, in which a call goes on that draws the largest share each time; left out
+    /// where no call would get to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<usize>,
+    /// It is supposed to be down.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub supposed_down: bool,
+    /// Indices of tier, server and address.
+    #[serde(skip)]
+    pub(super) at: (usize, usize, usize),
 }
 
 /// Something not used.
@@ -187,7 +203,7 @@ pub enum ResolveError {
 }
 
 /// Locates a URI. `policy`: by whose rules; without one, whatever the URI names is located as if
-/// listeners of all transports served both sides.
+/// listeners of all transports served both sides. `what_if`: what is supposed to be down.
 ///
 /// # Errors
 /// The text is no URI that could be located.
@@ -196,7 +212,13 @@ pub async fn resolve(
     policy: Option<&Policy>,
     resolver: &Resolver,
     health: Health<'_>,
+    what_if: &WhatIf,
 ) -> Result<Resolution, ResolveError> {
+    let mode = policy.map_or(SrvSelection::Exact, |p| p.config.dns.srv_selection);
+    let is_own = |i: &Instance| policy.is_some_and(|p| p.domains.is_own_socket(i.addr));
+    let foresee = |found: &mut Found, located: &Located| {
+        whatif::foresee(found, located, Instant::now(), mode, health, &is_own, what_if);
+    };
     let parsed = parse(uri)?;
     let mut resolution = Resolution {
         uri: uri.to_owned(),
@@ -205,6 +227,7 @@ pub async fn resolve(
         refused: None,
         legs: Vec::new(),
         candidates: 0,
+        notes: Vec::new(),
     };
     match policy.map(|policy| (policy, planned(policy, uri))) {
         Some((policy, Ok((from, plan)))) => {
@@ -216,6 +239,7 @@ pub async fn resolve(
                 let mut found = leg_found(policy, leg, located.as_deref(), health);
                 if let Some(located) = &located {
                     from_cache(&mut found.found, located, asked);
+                    foresee(&mut found.found, located);
                 }
                 resolution.legs.push(found);
             }
@@ -230,10 +254,9 @@ pub async fn resolve(
                     let key = target(&parsed)?;
                     let asked = Instant::now();
                     let located = resolver.locate(key.clone()).await;
-                    let own = policy.map(|p| |i: &Instance| p.domains.is_own_socket(i.addr));
-                    let own: Option<&dyn Fn(&Instance) -> bool> = own.as_ref().map(|f| f as _);
-                    let mut found = found_of(&located, Instant::now(), health, own);
+                    let mut found = found_of(&located, Instant::now(), health, Some(&is_own));
                     from_cache(&mut found, &located, asked);
+                    foresee(&mut found, &located);
                     let targets = vec![key.to_string()];
                     resolution.legs.push(LegFound { party: None, targets, request_uri: None, found });
                 }
@@ -242,6 +265,7 @@ pub async fn resolve(
         }
     }
     resolution.candidates = resolution.legs.iter().map(|l| l.found.candidates.len()).sum();
+    whatif::join(&mut resolution, policy, what_if);
     Ok(resolution)
 }
 
@@ -403,6 +427,10 @@ pub fn found_of(
                     class: tier.ranking.map(|_| server.class),
                     classes: tier.ranking.map(|r| r.classes),
                     ranking: tier.ranking.map(|r| words::ranking(&r, server.class)),
+                    first: None,
+                    order: None,
+                    supposed_down: false,
+                    at: (number, at, address),
                 });
             }
         }

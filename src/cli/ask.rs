@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use crate::admin::auth;
 use crate::admin::client::{self, Answer, ClientError, encoded};
 
 use super::{Admin, Calls, Explain, Flush, NO, UNREACHABLE, WRONG, explain as text, print, show};
@@ -58,7 +59,16 @@ pub fn reload(admin: &Admin) -> u8 {
 }
 
 fn ask(admin: &Admin, method: &str, path: &str, show: impl Fn(&Value) -> String) -> u8 {
-    match client::Admin::new(&admin.admin).and_then(|node| node.ask(method, path)) {
+    let file = admin.token_file.clone().or_else(|| std::env::var_os("SBE_TOKEN_FILE").map(Into::into));
+    let token = match file.as_deref().map(auth::read).transpose() {
+        Ok(token) => token,
+        Err(error) => {
+            eprintln!("{error}");
+            return WRONG;
+        }
+    };
+    let node = client::Admin::new(&admin.admin).map(|node| node.with_token(token));
+    match node.and_then(|node| node.ask(method, path)) {
         Ok(answer) => tell(&answer, admin.json, show),
         Err(error) => {
             eprintln!("{error}");
@@ -80,6 +90,9 @@ fn tell(answer: &Answer, json: bool, show: impl Fn(&Value) -> String) -> u8 {
         print(&show(&value));
     } else {
         eprintln!("{}", show::plain(&value["error"]));
+        if answer.status == 401 {
+            eprintln!("the node wants a token: --token-file FILE, or SBE_TOKEN_FILE in the environment");
+        }
         for error in value["errors"].as_array().into_iter().flatten() {
             eprintln!("{}", show::plain(error));
         }

@@ -6,6 +6,7 @@
 mod ask;
 mod check;
 mod explain;
+mod pages;
 mod resolve;
 mod run;
 mod show;
@@ -18,6 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::admin::whatif::WhatIf;
 use crate::demo;
 
 /// The answer is no.
@@ -56,8 +58,9 @@ pub enum Command {
     /// Show how a SIP, SIPS or tel URI would be located
     ///
     /// Shows each DNS step with its TTL and outcome, the candidates in order, and what was left out and why.
-    /// Asks the DNS itself, so that it needs no running node; health is not known here (a running node
-    /// tells: /api/v1/resolve?uri=URI).
+    /// "first" is the share of calls that would try a candidate first, "order" the place in which a call goes on
+    /// that draws the largest share each time. Asks the DNS itself, so that it needs no running node; health is not known here (a running node
+    /// tells: /api/v1/resolve?uri=URI). With --zone a file answers in the place of the DNS, and nothing is sent.
     Resolve(Resolve),
     /// Show it at work: calls, failing servers, no call lost
     ///
@@ -86,6 +89,21 @@ pub enum Command {
     Flush(Flush),
     /// Make a running node read its configuration again
     Reload(Admin),
+    /// Print completions for a shell
+    ///
+    /// For example: sbe completions bash > /usr/share/bash-completion/completions/sbe
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages
+    ///
+    /// One for sbe and one for each command, as sbe.1, sbe-run.1 and so on.
+    Man {
+        /// Directory to write them to
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
 }
 
 /// `--config`
@@ -108,6 +126,13 @@ pub struct Resolve {
     /// Name server to ask instead of those of the configuration or the system
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = name_server)]
     pub server: Option<SocketAddr>,
+    /// Zone file that answers in the place of all name servers; one or several zones, with $ORIGIN and $TTL
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub zone: Option<PathBuf>,
+    /// Suppose these to be down, and show where calls would go: addresses, ADDR:PORT, or instances like
+    /// udp:192.0.2.7:5060
+    #[arg(long, value_name = "down=ADDR[,ADDR...]")]
+    pub what_if: Option<WhatIf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -119,6 +144,9 @@ pub struct Admin {
     /// Admin interface of the node
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9060")]
     pub admin: String,
+    /// File with the token to show, where the node wants one [default: $SBE_TOKEN_FILE]
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// Print JSON as the node gives it
     #[arg(long)]
     pub json: bool,
@@ -199,6 +227,8 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Undrain(admin) => ask::drain(&admin, false),
         Command::Flush(args) => ask::flush(&args),
         Command::Reload(admin) => ask::reload(&admin),
+        Command::Completions { shell } => pages::completions(shell),
+        Command::Man { dir } => pages::man(&dir),
     };
     ExitCode::from(status)
 }

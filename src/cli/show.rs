@@ -160,6 +160,9 @@ pub fn resolution(r: &Resolution, remark: Option<&str>) -> String {
     for leg in &r.legs {
         resolved_leg(&mut out, leg);
     }
+    for note in &r.notes {
+        line!(out, "  note: {note}");
+    }
     line!(out, "{} candidates", r.candidates);
     out
 }
@@ -182,11 +185,13 @@ fn resolved_leg(out: &mut String, leg: &LegFound) {
     } else {
         line!(
             out,
-            "    {:>4} {:>8} {:>6} {:>7}  {:<8} {:<40} target",
+            "    {:>4} {:>8} {:>6} {:>7} {:>7} {:>5}  {:<8} {:<40} target",
             "tier",
             "priority",
             "weight",
             "share",
+            "first",
+            "order",
             "health",
             "instance"
         );
@@ -194,11 +199,13 @@ fn resolved_leg(out: &mut String, leg: &LegFound) {
     for c in candidates {
         line!(
             out,
-            "    {:>4} {:>8} {:>6} {:>6.2}%  {:<8} {:<40} {}",
+            "    {:>4} {:>8} {:>6} {:>6.2}% {:>6.2}% {:>5}  {:<8} {:<40} {}",
             c.tier,
             c.priority,
             c.weight,
             c.share * 100.0,
+            c.first.unwrap_or(0.0) * 100.0,
+            c.order.map_or_else(|| "-".to_owned(), |order| order.to_string()),
             c.health,
             c.instance,
             c.target

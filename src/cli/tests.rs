@@ -29,6 +29,8 @@ fn every_documented_command_is_understood() {
         "sbe check --config a.toml",
         "sbe resolve sip:example.com",
         "sbe resolve tel:+44123 --config a.toml --server 127.0.0.1:53 --json",
+        "sbe resolve sip:example.com --zone a.zone",
+        "sbe resolve sip:example.com --what-if down=192.0.2.1,tls:[2001:db8::1]:5061",
         "sbe status",
         "sbe status --admin http://127.0.0.1:9061 --json",
         "sbe peers",
@@ -41,11 +43,20 @@ fn every_documented_command_is_understood() {
         "sbe flush",
         "sbe flush example.com",
         "sbe reload",
+        "sbe completions zsh",
+        "sbe man target/man",
     ] {
         assert!(parsed(line).is_ok(), "{line}: {}", parsed(line).err().unwrap());
     }
-    for line in ["sbe", "sbe running", "sbe resolve", "sbe explain", "sbe run a.toml", "sbe status --verbose"]
-    {
+    for line in [
+        "sbe resolve sip:a --zone a.zone --server 127.0.0.1",
+        "sbe",
+        "sbe running",
+        "sbe resolve",
+        "sbe explain",
+        "sbe run a.toml",
+        "sbe status --verbose",
+    ] {
         assert!(parsed(line).is_err(), "{line}");
     }
 }
@@ -119,7 +130,7 @@ fn certificates_that_do_not_fit_the_node_end_with_2() {
 fn nobody_listening_is_told_apart_from_a_wrong_url() {
     // A port that was ours a moment ago and is closed now.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let admin = |url: String| Admin { admin: url, json: false };
+    let admin = |url: String| Admin { admin: url, token_file: None, json: false };
     assert_eq!(ask::status(&admin(format!("http://127.0.0.1:{port}"))), UNREACHABLE);
     assert_eq!(ask::status(&admin("ftp://127.0.0.1".to_owned())), WRONG);
 }
@@ -160,4 +171,16 @@ fn what_stood_in_a_message_is_shown_without_control_octets() {
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_command() {
+    let dir = std::env::temp_dir().join(format!("sbe-man-{}", std::process::id()));
+    assert_eq!(pages::man(&dir), 0);
+    for sub in Cli::command().get_subcommands() {
+        let page = std::fs::read_to_string(dir.join(format!("sbe-{}.1", sub.get_name()))).unwrap();
+        assert!(page.contains(".TH"), "{}", sub.get_name());
+    }
+    assert!(std::fs::read_to_string(dir.join("sbe.1")).unwrap().contains("Exit status"));
+    std::fs::remove_dir_all(&dir).unwrap();
 }

@@ -1,5 +1,6 @@
 //! The configuration: TOML text in, a checked [`Config`] out, or errors with file, line, column and remedy.
 
+mod admin;
 mod alto;
 mod check;
 pub mod defaults;
@@ -18,6 +19,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use admin::AdminTokens;
 pub use alto::{Alto, AltoMode, AltoRule, AltoScope};
 pub use error::{ConfigError, Warning};
 pub use load::{complaint, find, load, parse};
@@ -70,6 +72,8 @@ pub struct Config {
     pub log: Log,
     /// `[admin] bind`; `None`: no admin interface.
     pub admin: Option<SocketAddr>,
+    /// `[admin]`: who may use it.
+    pub admin_tokens: AdminTokens,
     /// `[limits]`
     pub limits: Limits,
     /// `[overload]`

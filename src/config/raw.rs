@@ -59,7 +59,7 @@ kinds! {
     OVERRIDE "[[alto.override]]" ["prefix", "cost"]
     RUNTIME "[runtime]" ["workers", "drain_timeout"]
     LOG "[log]" ["format", "level"]
-    ADMIN "[admin]" ["bind"]
+    ADMIN "[admin]" ["bind", "token_file", "read_token_file"]
     LIMITS "[limits]" ["transactions", "connections", "write_queue", "dns_entries", "records"]
     OVERLOAD "[overload]" ["enabled", "target_delay", "interval", "retry_after", "silence"]
 }

@@ -13,6 +13,7 @@
 //! | `candidate` | the immutable result | |
 //! | `draw` | weights to an order | RFC 2782 |
 //! | `rank` | one request's way through a result | RFC 3263 §4.3 |
+//! | `forecast` | where calls would go, for `sbe resolve` | |
 //! | `health` | what we remember of instances | |
 //! | `standing` | one instance: up, down, half-open, on its way back | rule 9 |
 //! | `snapshot` | the costs known at one moment | RFC 7285 §6 |
@@ -25,6 +26,7 @@ mod candidate;
 mod classes;
 mod draw;
 mod enabled;
+mod forecast;
 mod health;
 mod hysteresis;
 mod naptr;
@@ -39,6 +41,7 @@ mod target;
 pub use candidate::{Instance, LeftOut, LeftOutReason, Located, Outcome, Server, Tier};
 pub use classes::RankPolicy;
 pub use enabled::Enabled;
+pub use forecast::{Forecast, Prospect, SAMPLES, Usable, forecast};
 pub use health::{Health, MAX_INSTANCES};
 pub use hysteresis::Memory;
 pub use question::{

@@ -40,6 +40,7 @@ use crate::transaction::{Effects, KeySecrets, Lanes, ServerKey, Timer};
 use crate::wire::{Framing, Index, Message};
 
 pub use io::{Event, Input, Output, Send, SendToken, Ticket, Update};
+pub(crate) use returns::top_via;
 pub use slots::Handle;
 pub use stats::{BUCKETS, Histogram, Stats};
 

@@ -88,6 +88,7 @@ pub(in crate::runtime) fn config(listen: &[(Transport, &str)]) -> Config {
         runtime: Runtime { workers: 1, drain_timeout: second },
         log: Log { json: false, level: "info".into() },
         admin: None,
+        admin_tokens: AdminTokens::default(),
         overload: crate::config::Overload::default(),
         limits: Limits {
             transactions: 1000,

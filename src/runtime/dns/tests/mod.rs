@@ -7,3 +7,4 @@ mod resolver;
 mod script;
 mod server;
 mod whole;
+mod zone;
