@@ -49,7 +49,6 @@ fn forward_invite(bencher: Bencher<'_, '_>) {
                 names: Default::default(),
                 alias: false,
                 strip: &[],
-                alias: false,
             },
         )
     });
