@@ -263,6 +263,100 @@ fn exactly_one_request_tries_a_half_open_instance() {
     assert_eq!(pick(&mut h, later).standing, Standing::Up);
 }
 
+/// How often each server comes first, in percent.
+fn shares_of(located: &Arc<Located>, mode: SrvSelection, now: Instant, health: &mut Health) -> Vec<f64> {
+    let mut counts = vec![0u32; located.tiers[0].servers.len()];
+    for i in 0..40_000 {
+        let mut s = Selection::new(Arc::clone(located), seed(5, i), mode);
+        counts[usize::from(s.next(now, health, &|_| None).unwrap().server)] += 1;
+    }
+    counts.iter().map(|c| f64::from(*c) / 400.0).collect()
+}
+
+#[test]
+fn what_has_come_back_gets_a_growing_part_of_its_weight_and_the_others_keep_their_proportions() {
+    let now = Instant::now();
+    let many = [vec![40u16, 30, 30], vec![0; 70]].concat();
+    for (weights, mode) in [
+        (vec![40u16, 30, 30], EXACT),
+        (vec![40u16, 30, 30], SrvSelection::Rfc2782),
+        (many, EXACT),
+        (vec![1, 1, 1], EXACT),
+    ] {
+        let located = located(vec![tier(1, 0, &weights), tier(2, 100, &[1])], now);
+        let mut h = health();
+        h.observe(now, udp(0), Observation::Silence { invite: true });
+        h.observe(now, udp(0), Observation::Answered);
+        let full: f64 = weights.iter().map(|w| f64::from(*w)).sum();
+        for (past, part) in [(0, 0.1), (5, 0.55), (10, 1.0), (100, 1.0)] {
+            let got = shares_of(&located, mode, now + Duration::from_secs(past), &mut h);
+            let own = f64::from(weights[0]) * part;
+            let sum = full - f64::from(weights[0]) + own;
+            near(
+                &got[..3],
+                &[
+                    100.0 * own / sum,
+                    100.0 * f64::from(weights[1]) / sum,
+                    100.0 * f64::from(weights[2]) / sum,
+                ],
+                1.6,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_growing_share_moves_requests_only_to_what_grows_and_costs_no_priority() {
+    let now = Instant::now();
+    let located = located(vec![tier(1, 0, &[1, 1, 1]), tier(2, 100, &[1])], now);
+    let mut h = health();
+    h.observe(now, udp(0), Observation::Silence { invite: true });
+    h.observe(now, udp(0), Observation::Answered);
+    for i in 0..500 {
+        let way: Vec<Instance> =
+            (0..=10).map(|s| first(&located, seed(1, i), now + Duration::from_secs(s), &mut h)).collect();
+        let moved = way.iter().position(|w| *w == udp(0)).unwrap_or(way.len());
+        assert!(
+            way[..moved].iter().all(|w| *w == way[0]) && way[moved..].iter().all(|w| *w == udp(0)),
+            "{way:?}"
+        );
+    }
+    // The only one of its priority gets everything at once.
+    let alone = self::located(vec![tier(1, 0, &[1]), tier(2, 1, &[1])], now);
+    assert!((0..500).all(|i| first(&alone, seed(1, i), now, &mut h) == udp(0)));
+}
+
+#[test]
+fn probes_lose_their_vote_when_they_take_out_more_than_can_be_believed() {
+    let now = Instant::now();
+    let bad = Observation::ProbeBad { down_after: 1 };
+    let policy = HealthPolicy { max_probed_down: 0.5, ..zone::policy() };
+    let located = located(vec![tier(1, 0, &[1, 1]), tier(2, 2, &[1, 1])], now);
+    let mut h = Health::new(policy);
+    let labels = |h: &mut Health| -> Vec<(&str, &str)> {
+        all(&located, 1, EXACT, now, h).iter().map(|c| (c.standing.label(), c.reason.label())).collect()
+    };
+    h.observe(now, udp(0), bad);
+    h.observe(now, udp(1), bad);
+    // A half is not more than a half.
+    assert_eq!(labels(&mut h)[..2], [("up", "drawn"); 2]);
+    assert_eq!(labels(&mut h)[2..], [("probed_down", "last_resort"); 2]);
+    h.observe(now, udp(2), bad);
+    assert_eq!(labels(&mut h)[..2], [("probed_down", "probes_overruled"); 2]);
+    assert_eq!(all(&located, 1, EXACT, now, &mut h).iter().map(|c| c.tier).collect::<Vec<_>>(), [0, 0, 1, 1]);
+    // A failed request agrees with the probes: that one is down, and no longer counts as disputed.
+    h.observe(now, udp(0), Observation::Silence { invite: true });
+    let last: Vec<_> = labels(&mut h)[2..].to_vec();
+    assert_eq!(last.iter().filter(|l| l.1 == "last_resort").count(), 2, "a half again: {last:?}");
+    // By default only all of them being down counts.
+    let mut h = health();
+    (0..3).for_each(|n| {
+        h.observe(now, udp(n), bad);
+    });
+    let got = all(&located, 1, EXACT, now, &mut h);
+    assert_eq!((got[0].instance, got.len()), (udp(3), 4));
+}
+
 #[test]
 fn what_must_be_avoided_is_not_even_a_last_resort() {
     let now = Instant::now();

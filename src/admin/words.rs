@@ -122,6 +122,9 @@ pub fn chosen(record: &Record, at: usize) -> String {
         }
         PickReason::NextAddress => "a further address of the same server".to_owned(),
         PickReason::Trial => "its hold-down is over, and this request is the one that tries it".to_owned(),
+        PickReason::Overruled => {
+            "probes say that it is down, but of so many that they are not believed".to_owned()
+        }
         PickReason::LastResort => "it is known to be down, but nothing else is left".to_owned(),
     };
     let passed = record.legs.get(usize::from(leg)).map_or(0, |l| {

@@ -237,7 +237,9 @@ fn health(report: &mut Report<'_>, root: &Section<'_>) -> Health {
     }
     let retry_after_max =
         section.duration(report, "retry_after_max", Duration::ZERO..=YEAR).unwrap_or(d.retry_after_max);
-    Health { hold_down, hold_down_max, retry_after_max }
+    let slow_start = section.duration(report, "slow_start", Duration::ZERO..=YEAR).unwrap_or(d.slow_start);
+    let max_probed_down = section.float(report, "max_probed_down", 0.0..=1.0).unwrap_or(d.max_probed_down);
+    Health { hold_down, hold_down_max, retry_after_max, slow_start, max_probed_down }
 }
 
 fn dns(report: &mut Report<'_>, root: &Section<'_>, spots: &mut Spots) -> Dns {

@@ -39,7 +39,7 @@ kinds! {
         "t1", "t2", "t4", "timer_c", "idle_timeout", "message_timeout", "try_timeout", "connect_timeout", "failover_codes", "max_tries",
         "max_message", "max_headers", "max_header", "dialog_secret_file",
     ]
-    HEALTH "[health]" ["hold_down", "hold_down_max", "retry_after_max"]
+    HEALTH "[health]" ["hold_down", "hold_down_max", "retry_after_max", "slow_start", "max_probed_down"]
     CALLS "[calls]" ["max_age"]
     DNS "[dns]" [
         "servers", "transports", "addresses", "min_ttl", "max_ttl", "negative_ttl", "timeout", "stale_ttl", "sticky", "srv_selection",
@@ -49,7 +49,7 @@ kinds! {
         "name", "domains", "next_hop", "sources", "tls_names", "certificate", "key", "strip_headers", "max_calls", "max_rate", "t1",
         "try_timeout", "failover_codes", "probe",
     ]
-    PROBE "probe" ["method", "interval", "timeout", "down_after", "up_after"]
+    PROBE "probe" ["method", "interval", "timeout", "down_after", "up_after", "alive"]
     ROUTE "[[route]]" ["prefix", "peers"]
     FEDERATION "[federation]" ["open"]
     ALTO "[alto]" [

@@ -109,6 +109,11 @@ pub(super) fn below(bits: u64, below: u64) -> u64 {
     u64::try_from((u128::from(bits) * u128::from(below)) >> 64).unwrap_or(0)
 }
 
+/// A number of 0.0 to 1.0 from random bits.
+pub(super) fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / 9_007_199_254_740_992.0
+}
+
 /// The score of a server in a weighted rendezvous: the lowest one wins, and each server's score
 /// depends on nothing but itself, so that nobody else's coming and going moves a request away from
 /// it. With u uniform, -ln(u)/share is exponential with rate `share`: the chance to be the lowest is

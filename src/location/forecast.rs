@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 
 use super::candidate::{Instance, LeftOutReason, Located, Server};
 use super::draw;
-use super::health::{Health, HealthPolicy};
+use super::health::Health;
 use super::rank::Selection;
+use super::standing::HealthPolicy;
 use crate::config::SrvSelection;
 
 /// Draws made where shares are estimated: the standard error is at most 0.4 %.
@@ -122,6 +123,8 @@ fn drawn(located: &Located, now: Instant, usable: &dyn Fn(&Instance) -> Usable, 
         hold_down_max: nothing,
         retry_after_max: nothing,
         trial_timeout: nothing,
+        slow_start: nothing,
+        max_probed_down: 1.0,
     };
     let mut health = Health::new(policy);
     // For the first candidate it makes no difference whether something is passed over or left out.

@@ -16,6 +16,7 @@
 //! | `forecast` | where calls would go, for `sbe resolve` | |
 //! | `zone` | the check of a domain's records | RFC 3263, 2782, 3403 |
 //! | `health` | what we remember of instances | |
+//! | `standing` | one instance: up, down, half-open, on its way back | rule 9 |
 //! | `snapshot` | the costs known at one moment | RFC 7285 §6 |
 //! | `classes` | costs to classes of equals | RFC 7285 §6.1.2, RFC 9439 |
 //! | `hysteresis` | when a changed order is taken over | |
@@ -35,6 +36,7 @@ mod rank;
 mod ranking;
 mod resolve;
 mod snapshot;
+mod standing;
 mod target;
 pub mod zone;
 
@@ -42,7 +44,7 @@ pub use candidate::{Instance, LeftOut, LeftOutReason, Located, Outcome, Server, 
 pub use classes::RankPolicy;
 pub use enabled::Enabled;
 pub use forecast::{Forecast, Prospect, SAMPLES, Usable, forecast};
-pub use health::{Change, Health, HealthPolicy, MAX_INSTANCES, Observation, Standing};
+pub use health::{Health, MAX_INSTANCES};
 pub use hysteresis::Memory;
 pub use question::{
     Answer, AnswerMeta, DnsStep, NaptrRecord, Question, RecordKind, Records, RrSet, SrvRecord, StepOutcome,
@@ -53,4 +55,5 @@ pub use resolve::{
     MAX_ADDRESSES, MAX_CANDIDATES, MAX_LEFT_OUT, MAX_NAPTR, MAX_SRV, MAX_TARGETS, Resolution, UNANSWERED_HOLD,
 };
 pub use snapshot::{Cost, CostMode, CostOrigin, CostSnapshot};
+pub use standing::{Change, HealthPolicy, Observation, Standing};
 pub use target::{LocateKey, TargetError, TargetUri, TransportParam, target_of};

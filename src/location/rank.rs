@@ -7,7 +7,8 @@ use std::time::Instant;
 
 use super::candidate::{Instance, LeftOutReason, Located, Server, Tier};
 use super::draw::{self, Bits};
-use super::health::{Health, Standing};
+use super::health::Health;
+use super::standing::Standing;
 use crate::config::SrvSelection;
 
 /// Up to this many servers the draw is a rendezvous, which is stable when others come and go but
@@ -30,6 +31,8 @@ pub enum PickReason {
     NextAddress,
     /// Half-open: this request tries it.
     Trial,
+    /// Probes say that it is down, but they say so of more than can be believed (`max_probed_down`).
+    Overruled,
     /// Known to be down, but everything else is used up.
     LastResort,
 }
@@ -43,6 +46,7 @@ impl PickReason {
             PickReason::Drawn => "drawn",
             PickReason::NextAddress => "next_address",
             PickReason::Trial => "trial",
+            PickReason::Overruled => "probes_overruled",
             PickReason::LastResort => "last_resort",
         }
     }
@@ -82,6 +86,8 @@ pub struct Selection {
     tried: Bits,
     draws: u32,
     offered: u32,
+    /// Probes have lost their vote here; `None`: not asked yet.
+    overruled: Option<bool>,
     left_out: Option<LeftOutReason>,
 }
 
@@ -101,6 +107,7 @@ impl Selection {
             tried: Bits::default(),
             draws: 0,
             offered: 0,
+            overruled: None,
             left_out: None,
         }
     }
@@ -142,7 +149,7 @@ impl Selection {
             };
             let (at, gave) = match self.current {
                 Some(current) => current,
-                None => match self.draw(tier) {
+                None => match self.draw(tier, now, health) {
                     Some(at) => (at, false),
                     None => {
                         self.enter(self.tier + 1);
@@ -160,6 +167,7 @@ impl Selection {
             self.offered += 1;
             let reason = match standing {
                 Standing::Trial => PickReason::Trial,
+                Standing::ProbedDown if !self.last_resort => PickReason::Overruled,
                 Standing::Down { .. } | Standing::ProbedDown => PickReason::LastResort,
                 Standing::Up if gave => PickReason::NextAddress,
                 Standing::Up if tier.servers.len() == 1 => match tier.ranking {
@@ -210,7 +218,12 @@ impl Selection {
                 Standing::Trial if !health.claim_trial(now, &instance) => health.standing(now, &instance),
                 standing => standing,
             };
-            if matches!(standing, Standing::Up | Standing::Trial) || self.last_resort {
+            let usable = match standing {
+                Standing::Up | Standing::Trial => true,
+                Standing::ProbedDown if health.is_disputed(&instance) => self.are_probes_overruled(health),
+                Standing::Down { .. } | Standing::ProbedDown => false,
+            };
+            if usable || self.last_resort {
                 self.tried.set(number as usize);
                 return Some((instance, standing));
             }
@@ -219,26 +232,54 @@ impl Selection {
         }
     }
 
-    /// Draws one of the tier's servers that are not used up, by weight.
-    fn draw(&mut self, tier: &Tier) -> Option<usize> {
+    fn are_probes_overruled(&mut self, health: &Health) -> bool {
+        *self.overruled.get_or_insert_with(|| health.are_probes_overruled(&self.located))
+    }
+
+    /// Draws one of the tier's servers that are not used up: by weight, of which what has just come back has a part.
+    fn draw(&mut self, tier: &Tier, now: Instant, health: &Health) -> Option<usize> {
         let count = tier.servers.len();
         if count <= 1 {
             return (count == 1 && !self.done.has(0)).then_some(0);
         }
+        let ramp = |at: usize| {
+            let instance = tier.servers.get(at).and_then(|s| s.instance(0));
+            instance.map_or(1.0, |i| health.ramp(now, &i))
+        };
+        let ramping = health.is_ramping(now);
+        if self.mode == SrvSelection::Exact && count <= RENDEZVOUS {
+            return if ramping { self.draw_by_score(tier, ramp) } else { self.draw_by_score(tier, |_| 1.0) };
+        }
+        let mut drawn = self.draw_once(tier)?;
+        for _ in 0..REDRAWS {
+            // Passed over with the chance that it lacks, all others keep their proportions.
+            if !ramping || draw::unit(self.bits()) <= ramp(drawn) {
+                break;
+            }
+            drawn = self.draw_once(tier)?;
+        }
+        Some(drawn)
+    }
+
+    fn draw_once(&mut self, tier: &Tier) -> Option<usize> {
         match self.mode {
             SrvSelection::Rfc2782 => self.draw_literally(tier),
-            SrvSelection::Exact if count <= RENDEZVOUS => self.draw_by_score(tier),
             SrvSelection::Exact => self.draw_by_sum(tier),
         }
     }
 
-    fn draw_by_score(&self, tier: &Tier) -> Option<usize> {
+    /// `ramp`: the part of its share that counts. A change of it moves requests to or from that server only.
+    fn draw_by_score(&self, tier: &Tier, ramp: impl Fn(usize) -> f64) -> Option<usize> {
+        let open = || (0..tier.servers.len()).filter(|at| !self.done.has(*at));
+        // Only where all shares count in full is there the shorter formula, which gives the same order.
+        let uniform = tier.shares.uniform && open().all(|at| ramp(at) >= 1.0);
         let mut best: Option<(f64, usize)> = None;
-        for (at, server) in tier.servers.iter().enumerate() {
-            if self.done.has(at) {
-                continue;
+        for at in open() {
+            let Some(server) = tier.servers.get(at) else { continue };
+            let mut score = draw::score(self.seed, server.id, tier.shares.get(at), uniform);
+            if !uniform {
+                score /= ramp(at);
             }
-            let score = draw::score(self.seed, server.id, tier.shares.get(at), tier.shares.uniform);
             if best.is_none_or(|(s, _)| score < s) {
                 best = Some((score, at));
             }
