@@ -20,6 +20,7 @@ use crate::proxy::Policy;
 use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
+use super::costs::Down;
 use super::dns::{EnabledByRealm, Resolver};
 use super::tls::{Certificate, FileError, Tls};
 use super::{Counters, Handle, StartError, probe, secret, start, workers};
@@ -160,6 +161,10 @@ impl Node {
         } else {
             node.name_peers(&policy);
         }
+        let weak = Arc::downgrade(&node);
+        node.resolver
+            .ranker()
+            .ask_health(Box::new(move |now| weak.upgrade().map(|node| node.down(now)).unwrap_or_default()));
         tokio.spawn(probe::run(Arc::downgrade(&node), Arc::clone(&node.policy_changed), random()?));
         tokio.spawn(watch_certificates(Arc::downgrade(&node)));
         Ok(node)
@@ -417,6 +422,12 @@ impl Node {
             }
         }
         worst
+    }
+
+    /// The instances that are down.
+    fn down(&self, now: Instant) -> Down {
+        let down = |s: &Standing| matches!(s, Standing::Down { .. } | Standing::ProbedDown);
+        self.health(now).into_iter().filter(|(_, s)| down(s)).map(|(i, _)| i).collect()
     }
 
     /// The instances that were located for calls within the last hour, or are probed; by peer, then instance.
