@@ -6,11 +6,13 @@
 //! | `metrics` | the counters as Prometheus text |
 //! | `text` | the exposition format |
 //! | `api` | status, peers, DNS as JSON |
+//! | `alto` | the ALTO client's state, costs and metrics |
 //! | `resolve` | how a URI would be located, without sending anything |
 //! | `explain` | the decision record of a call as JSON |
 //! | `page` | what a browser sees |
 //! | `client` | asks a running node |
 
+mod alto;
 mod api;
 pub mod client;
 mod explain;
