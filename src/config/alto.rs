@@ -38,6 +38,10 @@ pub struct Alto {
     pub rule: AltoRule,
     /// Relative width of a class, from 0: costs up to `best * (1 + band)` are equal.
     pub band: f64,
+    /// Absolute width, added to the relative one, in the metric's unit.
+    pub band_abs: f64,
+    /// Most of a tier's load that its best class gets, 0 to 1; 1: all of it while it is up.
+    pub max_share: f64,
     /// Share of a tier's targets, 0 to 1, that must have a cost before costs count there.
     pub min_coverage: f64,
     /// Answers in a row that must agree before the leader changes.
@@ -111,6 +115,18 @@ pub enum AltoRule {
     Weights,
     /// Every cost is a class of its own.
     Strict,
+}
+
+impl AltoRule {
+    /// As in the configuration.
+    pub const fn label(self) -> &'static str {
+        match self {
+            AltoRule::Off => "off",
+            AltoRule::Classes => "classes",
+            AltoRule::Weights => "weights",
+            AltoRule::Strict => "strict",
+        }
+    }
 }
 
 /// Reads `[alto]`; `None` if it isn't there.
@@ -200,6 +216,8 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
         refresh: section.duration(report, "refresh", MS..=YEAR),
         rule,
         band: section.float(report, "band", 0.0..=1000.0).unwrap_or(0.1),
+        band_abs: section.float(report, "band_abs", 0.0..=f64::MAX).unwrap_or(0.0),
+        max_share: section.float(report, "max_share", 0.0..=1.0).unwrap_or(1.0),
         min_coverage: section.float(report, "min_coverage", 0.0..=1.0).unwrap_or(0.5),
         persist: section.number(report, "persist", 1..=1000).unwrap_or(2),
         hold_down: section

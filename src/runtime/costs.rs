@@ -3,20 +3,31 @@
 //! Whole results of the DNS pass through [`Ranker::rank`] on their way into the cache, so a call reads an order that
 //! is already made and waits for nothing. A set that is seen there is remembered, and asked ahead by whoever
 //! listens on [`Ranker::changed`].
+//!
+//! With each snapshot the orders of all results known are decided anew ([`crate::location::Memory`]), whether calls
+//! look at them or not: what counts is how many answers said so. Kept results learn of it by [`Ranker::epoch`], which
+//! is one atomic load.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 
-use crate::config::Realm;
-use crate::location::{CostSnapshot, Located};
+use crate::config::{AltoScope, Realm};
+use crate::location::{
+    CostSnapshot, Instance, LocateKey, Located, Memory, Outcome, RankPolicy, Ranked, rank,
+};
 
 /// Most sets remembered; a further one displaces the one that has not been seen for longest.
 pub const MAX_SETS: usize = 10_000;
+
+/// Most results whose order is remembered; beyond, the tenth that was built longest ago is forgotten, which costs
+/// these no more than their hysteresis.
+pub const MAX_RANKED: usize = 10_000;
 
 /// A set that no location has shown for so long is no longer asked for.
 const FORGOTTEN: Duration = Duration::from_secs(2 * 3600);
@@ -24,9 +35,21 @@ const FORGOTTEN: Duration = Duration::from_secs(2 * 3600);
 /// The addresses of one tier of a peer's servers: two at least, sorted, no duplicates.
 pub type AddressSet = Arc<[IpAddr]>;
 
+/// What is remembered of the order of one result.
+struct Entry {
+    /// As the DNS gave it.
+    located: Arc<Located>,
+    memory: Memory,
+    seen: Instant,
+}
+
 /// See the module's text. Shared by all; short locks, never held over a wait.
 pub struct Ranker {
+    policy: ArcSwapOption<RankPolicy>,
     snapshot: ArcSwap<CostSnapshot>,
+    entries: Mutex<HashMap<LocateKey, Entry, ahash::RandomState>>,
+    epoch: AtomicU64,
+    down: ArcSwap<HashSet<Instance, ahash::RandomState>>,
     wanted: Mutex<HashMap<AddressSet, Instant, ahash::RandomState>>,
     /// Sent when a set is added; and when a snapshot is published.
     added: watch::Sender<u64>,
@@ -36,7 +59,11 @@ pub struct Ranker {
 impl Default for Ranker {
     fn default() -> Self {
         Self {
+            policy: ArcSwapOption::empty(),
             snapshot: ArcSwap::default(),
+            entries: Mutex::default(),
+            epoch: AtomicU64::new(0),
+            down: ArcSwap::default(),
             wanted: Mutex::default(),
             added: watch::Sender::new(0),
             published: watch::Sender::new(0),
@@ -45,20 +72,75 @@ impl Default for Ranker {
 }
 
 impl Ranker {
-    /// A result in the order that costs give it, the same candidates in it.
-    pub fn rank(&self, located: Arc<Located>, now: Instant) -> Arc<Located> {
+    /// Takes over how costs become an order; `None`: there are none. A change forgets the orders held.
+    pub fn configure(&self, policy: Option<RankPolicy>) {
+        if self.policy.load().as_deref() == policy.as_ref() {
+            return;
+        }
+        self.policy.store(policy.map(Arc::new));
+        self.entries().clear();
+        self.epoch.fetch_add(1, Ordering::Release);
+    }
+
+    /// A result in the order that costs give it, the same candidates in it. `located` is as the DNS gave it.
+    pub fn rank(&self, located: Arc<Located>, now: Instant) -> Ranked {
         if located.key.realm != Realm::Core {
-            for tier in &located.tiers {
-                let mut set: Vec<IpAddr> =
-                    tier.servers.iter().flat_map(|s| s.addrs.iter().copied()).collect();
-                set.sort_unstable();
-                set.dedup();
-                if set.len() > 1 {
-                    self.want(set.into(), now);
-                }
+            self.want_all(&located, now);
+        }
+        self.ranked(located, now)
+    }
+
+    /// The same for a result that was ranked before: after a change of costs, or when an order has run out.
+    pub fn ranked(&self, located: Arc<Located>, now: Instant) -> Ranked {
+        let policy = self.policy.load_full();
+        let (Some(policy), Realm::Peering | Realm::Both, Outcome::Found) =
+            (policy, located.key.realm, located.outcome)
+        else {
+            return Ranked { located, again_at: None };
+        };
+        let snapshot = self.snapshot.load_full();
+        let down = self.down.load_full();
+        let mut entries = self.entries();
+        if entries.len() >= MAX_RANKED && !entries.contains_key(&located.key) {
+            forget_some(&mut entries);
+        }
+        let entry = entries.entry(located.key.clone()).or_insert_with(|| Entry {
+            located: Arc::clone(&located),
+            memory: Memory::default(),
+            seen: now,
+        });
+        if entry.located.serial != located.serial {
+            entry.located = Arc::clone(&located);
+            entry.seen = now;
+        }
+        rank(&located, &snapshot, &policy, &mut entry.memory, &|i| down.contains(i), now)
+    }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<LocateKey, Entry, ahash::RandomState>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Grows whenever kept results have to be ranked anew.
+    pub fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Remembers the sets of a result.
+    fn want_all(&self, located: &Located, now: Instant) {
+        let across = !located.key.sips
+            && self.policy.load().as_ref().is_some_and(|p| p.scope == AltoScope::AcrossPriorities);
+        // What is compared must be in one set: ranks are comparable only within one answer.
+        let groups =
+            located.tiers.chunk_by(|a, b| across && a.naptr == b.naptr && a.transport() == b.transport());
+        for group in groups {
+            let servers = group.iter().flat_map(|t| &t.servers);
+            let mut set: Vec<IpAddr> = servers.flat_map(|s| s.addrs.iter().copied()).collect();
+            set.sort_unstable();
+            set.dedup();
+            if set.len() > 1 {
+                self.want(set.into(), now);
             }
         }
-        located
     }
 
     fn want(&self, set: AddressSet, now: Instant) {
@@ -90,15 +172,44 @@ impl Ranker {
         self.added.subscribe()
     }
 
-    /// Takes over a snapshot.
-    pub fn publish(&self, snapshot: CostSnapshot, _now: Instant) {
+    /// Takes over a snapshot, and decides with it the order of all results known.
+    pub fn publish(&self, snapshot: CostSnapshot, now: Instant) {
         let serial = snapshot.serial;
         self.snapshot.store(Arc::new(snapshot));
+        let keys: Vec<LocateKey> = {
+            let mut entries = self.entries();
+            entries.retain(|_, e| now.saturating_duration_since(e.seen) < FORGOTTEN);
+            entries.keys().cloned().collect()
+        };
+        for key in keys {
+            // One lock each, so that locations need not wait for all.
+            let known = self.entries().get(&key).map(|e| Arc::clone(&e.located));
+            if let Some(located) = known {
+                let _ = self.ranked(located, now);
+            }
+        }
+        self.epoch.fetch_add(1, Ordering::Release);
         self.published.send_replace(serial);
+    }
+
+    /// Takes over which instances are down: an order whose leading class is all down is not held against a change.
+    pub fn set_down(&self, down: HashSet<Instance, ahash::RandomState>) {
+        if **self.down.load() != down {
+            self.down.store(Arc::new(down));
+        }
     }
 
     /// The snapshot in use.
     pub fn snapshot(&self) -> Arc<CostSnapshot> {
         self.snapshot.load_full()
+    }
+}
+
+/// Makes room by forgetting the tenth that was built longest ago.
+fn forget_some(entries: &mut HashMap<LocateKey, Entry, ahash::RandomState>) {
+    let mut seen: Vec<Instant> = entries.values().map(|e| e.seen).collect();
+    let nth = seen.len() / 10;
+    if let Some(oldest) = (nth < seen.len()).then(|| *seen.select_nth_unstable(nth).1) {
+        entries.retain(|_, e| e.seen > oldest);
     }
 }

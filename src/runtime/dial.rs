@@ -55,7 +55,7 @@ impl<E: Element> Worker<E> {
         }
         let listener = self.node.listen.get(usize::from(hop.listener.0)).ok_or(SendFailure::Local)?;
         let local = listener.bind.ip();
-        if let Some(conn) = self.node.pool.find(hop, local, now) {
+        if let Some(conn) = self.node.pool.find(hop, listener.bind, now) {
             return Ok(conn);
         }
         match (hop.transport, &hop.tls) {

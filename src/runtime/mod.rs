@@ -23,6 +23,7 @@ pub mod node;
 mod pace;
 mod pool;
 mod probe;
+mod records;
 pub mod secret;
 mod stream;
 mod sys;

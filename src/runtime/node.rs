@@ -14,10 +14,9 @@ use rand::rngs::SysRng;
 
 use crate::config::{self, Config, ConfigError, Listen, Realm, Warning};
 use crate::flow::PeerId;
-use crate::location::{Instance, Standing};
+use crate::location::{Instance, RankPolicy, Standing};
 use crate::peering::Ledger;
 use crate::proxy::Policy;
-use crate::proxy::decision::Record;
 use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
@@ -136,6 +135,7 @@ impl Node {
         let ledger = Arc::new(Ledger::new(Instant::now()));
         let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), dialog_secret, None));
         let resolver = Resolver::new(&config.dns, enabled(&policy), config.limits.dns_entries, tokio.clone());
+        resolver.ranker().configure(RankPolicy::of(&config));
         let [secret] = random_words::<1>()?;
         let shards = shards(&policy, secret)?;
         let handle = start(&config, shards, Arc::new(resolver.clone()), secret)?;
@@ -335,6 +335,7 @@ impl Node {
         self.name_peers(&policy);
         self.resolver.set_enabled(enabled(&policy));
         self.resolver.reconfigure(&config.dns);
+        self.resolver.ranker().configure(RankPolicy::of(&config));
         self.handle.update(&Update::Policy(policy));
         self.policy_changed.notify_one();
         self.alto.wake();
@@ -453,21 +454,6 @@ impl Node {
             .collect()
     }
 
-    /// The decision records of a Call-ID, oldest first.
-    pub fn records(&self, call_id: &[u8]) -> Vec<Record> {
-        let mut all: Vec<Record> = self.each(|shard| shard.records(call_id)).into_iter().flatten().collect();
-        all.sort_by_key(|r| r.started);
-        all
-    }
-
-    /// The newest finished records, newest first.
-    pub fn recent(&self, most: usize) -> Vec<Record> {
-        let mut all: Vec<Record> = self.each(|shard| shard.recent(most)).into_iter().flatten().collect();
-        all.sort_by_key(|r| std::cmp::Reverse(r.started));
-        all.truncate(most);
-        all
-    }
-
     /// Gives news to one shard, or to all of them.
     pub(super) fn update(&self, shard: Option<usize>, update: Update) {
         match shard {
@@ -482,7 +468,12 @@ impl Node {
     }
 
     /// Asks every shard in turn.
-    fn each<R>(&self, ask: impl Fn(&mut Shard) -> R) -> Vec<R> {
+    /// Looks at one shard, under its lock. `None`: there is no such shard.
+    pub(super) fn with_shard<R>(&self, at: usize, ask: impl FnOnce(&mut Shard) -> R) -> Option<R> {
+        self.handle.with_shard(at, ask)
+    }
+
+    pub(super) fn each<R>(&self, ask: impl Fn(&mut Shard) -> R) -> Vec<R> {
         (0..self.handle.shards()).filter_map(|at| self.handle.with_shard(at, &ask)).collect()
     }
 }

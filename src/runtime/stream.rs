@@ -20,9 +20,10 @@ use tokio_rustls::TlsStream;
 
 use crate::flow::{Origin, SendFailure, Transport};
 use crate::shard::io::SendToken;
+use crate::shard::top_via;
 use crate::wire::{Event, StreamFramer};
 
-use super::counters::{Counters, DropReason};
+use super::counters::{Counters, Direction, DropReason};
 use super::driver::{Arrived, READ_BUFFER, Worker};
 use super::element::Element;
 use super::pool::{Conn, Item};
@@ -42,6 +43,8 @@ const LINGER: Duration = Duration::from_secs(1);
 const CONFIRM: Duration = Duration::from_millis(5);
 /// Responses remembered after they were written.
 const REMEMBERED: usize = 16;
+/// So many requests of a connection are looked at for an offer to use it the other way.
+const OFFERS: u8 = 16;
 /// What answers a ping (RFC 5626 §4.4.1).
 const PONG: &[u8] = b"\r\n";
 
@@ -155,11 +158,15 @@ struct Connection<E: Element, S> {
     sent: VecDeque<(SendToken, usize)>,
     /// Something written may still be held back.
     unflushed: bool,
+    /// Written since the other end closed its side: when to look what became of it.
+    look: Option<Instant>,
     last_traffic: Instant,
     /// Reads have filled the buffer since then, and so many octets have been read.
     backlog: Option<(Instant, usize)>,
     /// Since when a message has been incomplete.
     began: Option<Instant>,
+    /// Requests that are still looked at for an offer of this connection (RFC 5923).
+    offers: u8,
 }
 
 /// Serves a connection until it ends.
@@ -170,6 +177,7 @@ where
 {
     conn.opened();
     let framer = StreamFramer::new(worker.node.settings.limits);
+    let authenticated = origin.identity.is_some() && conn.direction == Direction::In;
     let connection = Connection {
         worker,
         conn,
@@ -183,9 +191,11 @@ where
         owed: 0,
         sent: VecDeque::new(),
         unflushed: false,
+        look: None,
         last_traffic: Instant::now(),
         backlog: None,
         began: None,
+        offers: if authenticated { OFFERS } else { 0 },
     };
     connection.run().await;
 }
@@ -254,9 +264,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 let idle = self.last_traffic + settings.idle_timeout;
                 self.began.map_or(idle, |t| idle.min(t + settings.message_timeout))
             }
-            Phase::HalfClosed { until } | Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => {
-                until
-            }
+            Phase::HalfClosed { until } => self.look.map_or(until, |look| look.min(until)),
+            Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => until,
             Phase::Confirming { look, .. } => look,
         }
     }
@@ -271,9 +280,16 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 self.wind_up(if late { End::MessageTimeout } else { End::Idle });
                 None
             }
-            Phase::HalfClosed { .. } => {
-                self.wind_up(End::Closed);
-                None
+            Phase::HalfClosed { until } => {
+                let now = Instant::now();
+                if now >= until {
+                    self.wind_up(End::Closed);
+                    return None;
+                }
+                // Its next response may be long in coming; that this one is lost must not wait for it.
+                let (unacknowledged, failed) = self.stream.fate();
+                self.look = (unacknowledged > 0).then(|| now + CONFIRM);
+                failed.then_some(End::Failed)
             }
             Phase::Confirming { until, .. } => self.confirm(until),
             Phase::Flushing { why, .. } | Phase::Lingering { why, .. } => Some(why),
@@ -378,6 +394,9 @@ impl<E: Element, S: Stream> Connection<E, S> {
     fn account(&mut self, n: usize) {
         self.conn.written(n);
         self.last_traffic = Instant::now();
+        if matches!(self.phase, Phase::HalfClosed { .. }) {
+            self.look = Some(self.last_traffic + CONFIRM);
+        }
         let mut done = 0;
         self.written = self.written.saturating_add(n);
         while let Some(item) = self.taken.front() {
@@ -484,6 +503,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
                         self.owed = self.owed.saturating_add(1);
                     }
                     self.began = None;
+                    self.look_for_offer(&bytes);
                     messages.push(bytes);
                     broken = last;
                 }
@@ -509,6 +529,20 @@ impl<E: Element, S: Stream> Connection<E, S> {
         if broken {
             // The answer to what can still be answered is queued by now.
             self.wind_up(End::Framing);
+        }
+    }
+
+    /// A sender that has proved who it is may offer its connection for requests the other way (RFC 5923 §5).
+    fn look_for_offer(&mut self, message: &[u8]) {
+        if self.offers == 0 || message.starts_with(b"SIP/2.0 ") {
+            return;
+        }
+        self.offers -= 1;
+        let Some(via) = top_via(message).filter(|via| via.param(b"alias").is_some()) else { return };
+        self.offers = 0;
+        let port = via.port.unwrap_or(Transport::Tls.default_port());
+        if self.worker.node.pool.offered(&self.conn, port) {
+            tracing::debug!(conn = self.conn.id.0, remote = %self.conn.remote, port, "requests may go back on this connection");
         }
     }
 

@@ -10,7 +10,7 @@ use crate::location::{Candidate, Instance, PickReason, Standing};
 use crate::proxy::decision::AttemptRecord;
 use crate::proxy::{
     Attempt, Cancel, Client, Context, Forward, Kind, Stage, dialog_names, dialog_peer, expectation, forward,
-    realm_of,
+    realm_of, takes_back,
 };
 use crate::transaction::{Action, Branch, ClientInvite, ClientNonInvite, Delivery, Timer};
 use crate::wire::{Framing, Index, Message, build};
@@ -114,6 +114,7 @@ impl Core {
                 secret: &policy.dialog_secret,
                 peer_tag: dialog_peer(&policy, context.party, to),
                 names,
+                alias: hop.tls.as_ref().is_some_and(|tls| takes_back(&policy, to, tls)),
                 strip,
             },
         )

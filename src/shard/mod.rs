@@ -13,6 +13,7 @@ pub mod io;
 mod literals;
 pub mod overload;
 mod probe;
+mod record;
 mod requests;
 mod responses;
 mod returns;
@@ -39,6 +40,7 @@ use crate::transaction::{Effects, KeySecrets, Lanes, ServerKey, Timer};
 use crate::wire::{Framing, Index, Message};
 
 pub use io::{Event, Input, Output, Send, SendToken, Ticket, Update};
+pub(crate) use returns::top_via;
 pub use slots::Handle;
 pub use stats::{BUCKETS, Histogram, Stats};
 
@@ -266,9 +268,15 @@ impl Shard {
         self.core.ring.find(call_id).chain(live.filter(|r| r.call_id == call_id)).cloned().collect()
     }
 
-    /// The newest finished records.
-    pub fn recent(&self, most: usize) -> Vec<Record> {
-        self.core.ring.recent().take(most).cloned().collect()
+    /// A page of finished records: see [`Ring::page`].
+    pub fn page(
+        &self,
+        before: u64,
+        look: usize,
+        most: usize,
+        wanted: &dyn Fn(&Record) -> bool,
+    ) -> (Vec<Record>, Option<u64>) {
+        self.core.ring.page(before, look, most, wanted)
     }
 
     /// What is remembered of instances.

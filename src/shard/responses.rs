@@ -103,7 +103,8 @@ impl Core {
         };
         if context.probe.is_some() {
             if status >= 200 {
-                self.probe_ended(now, context, instance, status != 503);
+                let good = self.is_alive(context, status);
+                self.probe_ended(now, context, instance, good);
             }
             return;
         }

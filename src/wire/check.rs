@@ -8,7 +8,7 @@ use super::fault::Fault;
 use super::index::{Framing, Index, Span};
 use super::name::{Method, Name};
 use super::name_addr::{AddrFault, NameAddrRef};
-use super::octets::{find, find_octet};
+use super::octets::{digits_len, find, find_octet, has_blank, word_len};
 use super::scan::{Cursor, Values, is_lws, is_token, number, same, sub};
 use super::uri::{UriSpans, octets_are_sound};
 use super::via::ViaSpans;
@@ -176,7 +176,7 @@ fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
 fn plain_address(bytes: &[u8], value: Range<usize>) -> Option<Span> {
     let mut at = value.start;
     if bytes.get(at) == Some(&b'"') {
-        let quote = find(bytes, at + 1..value.end, |b| (b == b'"') | (b == b'\\'))?;
+        let quote = find(bytes, at + 1..value.end, |b| b.is(b'"') | b.is(b'\\'))?;
         at = quote + 1 + usize::from(bytes.get(quote + 1) == Some(&b' '));
         if bytes.get(quote) != Some(&b'"') {
             return None;
@@ -193,13 +193,13 @@ fn plain_address(bytes: &[u8], value: Range<usize>) -> Option<Span> {
     let tag = after + 5;
     let sole = bytes.get(after..tag)? == b";tag="
         && tag < value.end
-        && find(bytes, tag..value.end, |b| (b <= b' ') | (b == b';') | (b == b'"')).is_none();
+        && find(bytes, tag..value.end, |b| b.at_most(b' ') | b.is(b';') | b.is(b'"')).is_none();
     sole.then(|| (tag..value.end).into())
 }
 
 fn call_id(index: &mut Index, bytes: &[u8]) {
     match single(index, Name::CallId, Fault::NO_CALL_ID, Fault::TWO_CALL_ID) {
-        Ok(value) if value.is_empty() || sub(bytes, value.range()).iter().any(|&b| is_lws(b)) => {
+        Ok(value) if value.is_empty() || has_blank(bytes, value.range()) => {
             index.blame(Fault::BAD_CALL_ID);
         }
         Ok(_) => {}
@@ -212,18 +212,12 @@ fn cseq(index: &mut Index, bytes: &[u8]) {
         Ok(value) => value,
         Err(fault) => return index.blame(fault),
     };
-    let mut c = Cursor::new(bytes, value.range());
-    let digits = c.take_while(|b| b.is_ascii_digit());
-    let spaced = c.lws();
-    let at = c.pos;
-    let method = c.take_while(is_token);
-    // RFC 3261 §8.1.1.5: less than 2**31.
-    let n = number(digits, 0x7fff_ffff).and_then(|n| u32::try_from(n).ok());
-    if n.is_none() || !spaced || method.is_empty() || !c.at_end() {
+    let Some((n, span)) = plain_cseq(bytes, value.range()).or_else(|| any_cseq(bytes, value.range())) else {
         return index.blame(Fault::BAD_CSEQ);
-    }
-    index.cseq = n;
-    index.cseq_method = (at..c.pos).into();
+    };
+    index.cseq = Some(n);
+    index.cseq_method = span.clone().into();
+    let method = sub(bytes, span);
     if index.status == 0 && method != sub(bytes, index.method_span.range()) {
         index.blame(match index.method {
             // RFC 4475 §3.1.2.18: 501 says more than 400 where the method is unknown, too.
@@ -231,6 +225,33 @@ fn cseq(index: &mut Index, bytes: &[u8]) {
             _ => Fault::CSEQ_METHOD,
         });
     }
+}
+
+/// Number and place of the method of a CSeq that is written with one blank, of letters, digits and
+/// hyphens, and lies within a block. `None`: look closer.
+fn plain_cseq(bytes: &[u8], value: Range<usize>) -> Option<(u32, Range<usize>)> {
+    let digits = digits_len(bytes.get(value.start..)?.first_chunk()?);
+    let at = value.start + digits + 1;
+    let method = word_len(bytes.get(at..)?.first_chunk()?);
+    if bytes.get(at - 1) != Some(&b' ') || method == 0 || at + method != value.end {
+        return None;
+    }
+    Some((sequence_number(sub(bytes, value.start..at - 1))?, at..value.end))
+}
+
+fn any_cseq(bytes: &[u8], value: Range<usize>) -> Option<(u32, Range<usize>)> {
+    let mut c = Cursor::new(bytes, value);
+    let digits = c.take_while(|b| b.is_ascii_digit());
+    let spaced = c.lws();
+    let at = c.pos;
+    let method = c.take_while(is_token);
+    let n = sequence_number(digits).filter(|_| spaced && !method.is_empty() && c.at_end())?;
+    Some((n, at..c.pos))
+}
+
+/// RFC 3261 §8.1.1.5: less than 2**31.
+fn sequence_number(digits: &[u8]) -> Option<u32> {
+    number(digits, 0x7fff_ffff).and_then(|n| u32::try_from(n).ok())
 }
 
 fn max_forwards(index: &mut Index, bytes: &[u8]) {

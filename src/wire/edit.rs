@@ -138,6 +138,64 @@ impl<'a> Edit<'a> {
     }
 }
 
+/// A changed message written from front to back: for changes known in their order, without the list
+/// that an [`Edit`] keeps. Ranges are of the message as received.
+#[derive(Debug)]
+pub struct Writer<'a> {
+    message: Message<'a>,
+    /// Up to here it has been written, or left out.
+    at: usize,
+    out: Vec<u8>,
+}
+
+impl<'a> Writer<'a> {
+    /// At the front. `growth`: by how much the message will be longer, at most; more is no harm.
+    pub fn new(message: Message<'a>, growth: usize) -> Self {
+        let range = message.range();
+        Writer { message, at: range.start, out: Vec::with_capacity(range.len() + growth) }
+    }
+
+    /// Copies up to `at`; nothing if that lies behind.
+    pub fn copy_to(&mut self, at: usize) {
+        self.out.extend_from_slice(sub(self.message.bytes, self.at..at));
+        self.at = self.at.max(at);
+    }
+
+    /// Writes something else.
+    pub fn put(&mut self, text: &[u8]) {
+        self.out.extend_from_slice(text);
+    }
+
+    /// Copies up to a range, and leaves that out.
+    pub fn replace(&mut self, range: Range<usize>, text: &[u8]) {
+        self.copy_to(range.start);
+        self.out.extend_from_slice(text);
+        self.at = self.at.max(range.end);
+    }
+
+    /// Copies up to a Via value and writes that as [`stamp_via`] would without adding `rport`.
+    pub fn stamp(&mut self, via: &ViaRef<'_>, source: SocketAddr) {
+        let mut splices = Splices::default();
+        stamp(&mut splices, via, source, false);
+        if !splices.is_empty() {
+            self.copy_to(via.range.start);
+            splices.write(self.message.bytes, via.range.clone(), &mut self.out);
+            self.at = self.at.max(via.range.end);
+        }
+    }
+
+    /// Copies what is left.
+    pub fn finish(mut self) -> Vec<u8> {
+        self.copy_to(self.message.range().end);
+        self.out
+    }
+}
+
+/// A decimal number as it is written.
+pub fn decimal(n: u64) -> impl AsRef<[u8]> {
+    Text::number(n)
+}
+
 /// Marks a Via value with where its request came from (RFC 3261 §18.2.1, RFC 3581 §4): `received`
 /// where the sent-by is not the source's address, or `rport` is there, or the sender wrote a
 /// `received` of its own; `rport` with the source's port where it is asked for, and on UDP
@@ -327,5 +385,11 @@ impl Text {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         sub(&self.buffer, 0..self.len)
+    }
+}
+
+impl AsRef<[u8]> for Text {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
     }
 }

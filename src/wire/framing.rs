@@ -4,7 +4,7 @@ use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::Limits;
 use super::fault::Unusable;
-use super::index::raw_row;
+use super::index::{line_end, raw_row};
 use super::name::Name;
 use super::scan::{is_token, number, sub};
 
@@ -157,12 +157,17 @@ impl StreamFramer {
     /// How long the message of this header is, and whether that cannot be known.
     fn length(&self, head: &[u8]) -> (usize, bool) {
         let unsure = (head.len(), true);
-        let Some(mut pos) = super::index::line_end(head, 0) else {
+        let Some(mut pos) = line_end(head, 0) else {
             return unsure;
         };
         let mut length = None;
         // Stops at the blank line, which is no row.
         while pos + 2 < head.len() {
+            // Neither a row of another initial nor a continuation line needs to be taken apart.
+            if !matches!(head.get(pos), Some(b'C' | b'c' | b'L' | b'l')) {
+                pos = line_end(head, pos).unwrap_or(head.len());
+                continue;
+            }
             let row = raw_row(head, pos);
             if row.name == Name::ContentLength {
                 let Some(n) = number(sub(head, row.value), u64::from(u32::MAX)) else {

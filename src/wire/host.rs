@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::octets::{BLOCK, Block};
 use super::scan::{Cursor, is_host, number};
 use crate::flow::Host;
 
@@ -103,7 +104,42 @@ fn ipv4(s: &[u8]) -> Option<Ipv4Addr> {
 
 /// The address that `s` begins with, and its length; not where something follows that makes it
 /// part of a name.
+#[inline]
 fn leading_ipv4(s: &[u8]) -> Option<(Ipv4Addr, usize)> {
+    s.first_chunk().and_then(ipv4_in_block).or_else(|| ipv4_by_octets(s))
+}
+
+/// The same for an address that ends within a block, usual as that is. `None`: look closer.
+#[inline]
+fn ipv4_in_block(block: &[u8; BLOCK]) -> Option<(Ipv4Addr, usize)> {
+    let octets = Block::new(block);
+    let dots = octets.is(b'.').bits();
+    let len = (octets.between(b'0', b'9').bits() | dots).trailing_ones() as usize;
+    if block.get(len).is_none_or(|&b| is_host(b)) {
+        return None;
+    }
+    // Each of the four numbers ends at a dot, the last one where the digits end.
+    let (mut ends, mut from, mut addr) = (dots & ((1 << len) - 1) | 1 << len, 0, 0);
+    for _ in 0..4 {
+        let end = ends.trailing_zeros() as usize;
+        ends &= ends.wrapping_sub(1);
+        let digit = |at: usize| block.get(at).map(|b| u32::from(b & 15));
+        let value = match end.checked_sub(from)? {
+            1 => digit(from)?,
+            2 => digit(from).filter(|d| *d > 0)? * 10 + digit(from + 1)?,
+            3 => digit(from).filter(|d| *d > 0)? * 100 + digit(from + 1)? * 10 + digit(from + 2)?,
+            _ => return None,
+        };
+        if value > 255 {
+            return None;
+        }
+        addr = addr << 8 | value;
+        from = end + 1;
+    }
+    (ends == 0).then_some((Ipv4Addr::from(addr), len))
+}
+
+fn ipv4_by_octets(s: &[u8]) -> Option<(Ipv4Addr, usize)> {
     let (mut octets, mut at) = (0u32, 0);
     for part in 0..4 {
         let (mut value, from) = (0u32, at);
@@ -160,4 +196,27 @@ pub(crate) fn bare_addr(s: &[u8]) -> Option<IpAddr> {
 /// A port, 0 included.
 pub(crate) fn port(digits: &[u8]) -> Option<u16> {
     number(digits, u64::from(u16::MAX)).and_then(|n| u16::try_from(n).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_in_a_block_is_the_one_that_its_octets_spell() {
+        let parts = ["", "0", "7", "00", "07", "10", "99", "100", "255", "256", "1000", "1a"];
+        let ends = [";", ":5060", ".", ".5", "a", "-", " ", ""];
+        let mut read = 0;
+        for (n, end) in (0..parts.len().pow(4)).flat_map(|n| ends.iter().map(move |end| (n, end))) {
+            let part =
+                |at: u32| parts.get(n / parts.len().pow(at) % parts.len()).copied().unwrap_or_default();
+            let text =
+                format!("{}.{}.{}.{}{end}{}", part(0), part(1), part(2), part(3), ";rport;branch=z9hG");
+            let block = text.as_bytes().first_chunk().and_then(ipv4_in_block);
+            let octets = ipv4_by_octets(text.as_bytes());
+            assert_eq!(block, octets, "{text}");
+            read += usize::from(block.is_some());
+        }
+        assert_eq!(read, 4 * 6_usize.pow(4));
+    }
 }

@@ -8,8 +8,8 @@ use super::Limits;
 use super::check;
 use super::fault::{Fault, Unusable};
 use super::name::{Method, Name};
-use super::octets::{find_control, find_octet};
-use super::scan::{is_control, is_token, sub, trim};
+use super::octets::{Controls, find_octet};
+use super::scan::{is_control, is_token, sub, token_len, trim};
 use super::uri::UriSpans;
 use super::via::ViaSpans;
 
@@ -170,11 +170,14 @@ impl Index {
         }
         // In a tidy header, control octets stand nowhere but in the line end of each row.
         let mut tidy = true;
-        let (line_end, next) = match find_control(bytes, start..bytes.len()) {
-            Some(at) if ends_line(bytes, at) => (at, at + 2),
-            _ => {
+        let mut controls = Controls::new(bytes, start);
+        let (line_end, next) = match controls.line_end() {
+            Some(at) => (at, at + 2),
+            None => {
                 tidy = false;
-                line_end(bytes, start).map_or((bytes.len(), bytes.len()), |next| (next - 2, next))
+                let ends = line_end(bytes, start).map_or((bytes.len(), bytes.len()), |next| (next - 2, next));
+                controls.seek(ends.1);
+                ends
             }
         };
         if line_end - start > limits.max_header {
@@ -184,7 +187,7 @@ impl Index {
             self.read_start_line(bytes, start..line_end)?;
         }
         self.start_line = (start..next).into();
-        self.read_rows(bytes, next, limits, tidy);
+        self.read_rows(bytes, next, controls, limits, tidy);
         check::run(self, bytes, limits, framing);
         Ok(())
     }
@@ -221,7 +224,7 @@ impl Index {
             self.reason = (line.start + 12..line.end).into();
             return true;
         }
-        let method_len = text.iter().position(|&b| !is_token(b)).unwrap_or(text.len());
+        let method_len = token_len(bytes, line.clone());
         let uri_at = line.start + method_len + 1;
         let Some(uri_end) = find_octet(bytes, uri_at..line.end, b' ') else { return false };
         let plain = method_len > 0
@@ -286,43 +289,59 @@ impl Index {
     }
 
     /// Rows up to the blank line. `tidy`: there are no control octets up to `start` but a line end.
-    fn read_rows(&mut self, bytes: &[u8], start: usize, limits: &Limits, mut tidy: bool) {
+    fn read_rows(
+        &mut self,
+        bytes: &[u8],
+        start: usize,
+        mut controls: Controls<'_>,
+        limits: &Limits,
+        mut tidy: bool,
+    ) {
         let mut pos = start;
+        let most = limits.max_headers.min(usize::from(NONE));
         let mut line_ends = usize::from(sub(bytes, self.start_line.range()).ends_with(b"\r\n"));
         let mut fault = None;
         loop {
-            match bytes.get(pos) {
-                Some(b'\r') if bytes.get(pos + 1) == Some(&b'\n') => {
-                    self.set_ends(pos, pos + 2, bytes.len());
-                    break;
-                }
-                Some(_) => {}
-                None => {
+            let text_end = controls.line_end();
+            if text_end == Some(pos) {
+                self.set_ends(pos, pos + 2, bytes.len());
+                break;
+            }
+            let row = match text_end {
+                Some(at) => tidy_row(bytes, pos, at),
+                None if pos >= bytes.len() => {
                     fault = fault.or(Some(Fault::NO_BLANK_LINE));
                     self.set_ends(pos, pos, bytes.len());
                     break;
                 }
-            }
-            let row = match tidy_row(bytes, pos) {
-                Some(row) => row,
+                None => None,
+            };
+            let row = match row {
+                Some(row) => {
+                    line_ends += 1;
+                    row
+                }
                 None => {
                     tidy = false;
-                    raw_row(bytes, pos)
+                    let raw = raw_row(bytes, pos);
+                    controls.seek(raw.end);
+                    line_ends += raw.line_ends;
+                    if !raw.well_formed {
+                        fault = fault.or(Some(Fault::HEADER_LINE));
+                    }
+                    raw.row(pos)
                 }
             };
-            line_ends += row.line_ends;
-            if !row.well_formed {
-                fault = fault.or(Some(Fault::HEADER_LINE));
-            }
-            if row.end - pos > limits.max_header {
+            let end = row.row.end as usize;
+            if end - pos > limits.max_header {
                 fault = fault.or(Some(Fault::HEADER_TOO_LARGE));
             }
-            if self.rows.len() < limits.max_headers.min(usize::from(NONE)) {
-                self.push(pos, &row);
+            if self.rows.len() < most {
+                self.push(row);
             } else {
                 fault = fault.or(Some(Fault::TOO_MANY_HEADERS));
             }
-            pos = row.end;
+            pos = end;
         }
         if !tidy {
             let head = self.start_line.range().start..self.headers_end as usize;
@@ -343,22 +362,17 @@ impl Index {
         self.body = (body..len).into();
     }
 
-    fn push(&mut self, pos: usize, row: &RawRow) {
-        let name = row.name;
+    #[inline(always)]
+    fn push(&mut self, row: Row) {
         let at = u16::try_from(self.rows.len()).unwrap_or(NONE);
-        if let Some(first) = self.first.get_mut(name as usize) {
+        if let Some(first) = self.first.get_mut(row.name as usize) {
             if *first == NONE {
                 *first = at;
             } else {
-                self.repeated |= 1 << name as u32;
+                self.repeated |= 1 << row.name as u32;
             }
         }
-        self.rows.push(Row {
-            name,
-            name_len: u16::try_from(row.name_len).unwrap_or(u16::MAX),
-            row: (pos..row.end).into(),
-            value: row.value.clone().into(),
-        });
+        self.rows.push(row);
     }
 
     /// The slow way, for headers with control octets: true if all of them are quoted pairs inside
@@ -422,46 +436,44 @@ pub(crate) fn line_end(bytes: &[u8], pos: usize) -> Option<usize> {
     }
 }
 
-/// True if CR and LF stand at `at`.
-fn ends_line(bytes: &[u8], at: usize) -> bool {
-    bytes.get(at..).is_some_and(|rest| rest.starts_with(b"\r\n"))
-}
-
-/// Reads a row on one line, with no control octet in it but its CRLF: by far the most. `None`: look
-/// closer, with [`raw_row`].
+/// Reads a row whose only control octets are the line end at `text_end`: by far the most. `None`:
+/// look closer, with [`raw_row`].
 #[inline(always)]
-fn tidy_row(bytes: &[u8], pos: usize) -> Option<RawRow> {
-    let text_end = find_control(bytes, pos..bytes.len())?;
-    let folds = matches!(bytes.get(text_end + 2), Some(b' ' | b'\t'));
-    if folds || !ends_line(bytes, text_end) {
+fn tidy_row(bytes: &[u8], pos: usize, text_end: usize) -> Option<Row> {
+    let (name, name_len, colon) = match bytes.get(pos..)?.first_chunk().and_then(Name::of_row) {
+        Some((name, len)) => (name, len, len),
+        None => name_and_colon(bytes, pos).filter(|(_, len, _)| *len > 0)?,
+    };
+    let end = text_end + 2;
+    let folded = matches!(bytes.get(end), Some(b' ' | b'\t'));
+    let mut start = pos + colon + 1;
+    if folded || start > text_end {
         return None;
     }
-    let (name, name_len, colon) = name_and_colon(bytes, pos);
-    let value_at = pos + colon + 1;
-    if name_len == 0 || value_at > text_end || bytes.get(value_at - 1) != Some(&b':') {
-        return None;
-    }
-    // Of white space, only blanks are left.
-    let (mut start, mut end) = (value_at, text_end);
-    while start < end && bytes.get(start) == Some(&b' ') {
+    // Of white space, only blanks are left; mostly one, and in front.
+    while bytes.get(start) == Some(&b' ') {
         start += 1;
     }
-    while start < end && bytes.get(end - 1) == Some(&b' ') {
-        end -= 1;
+    let mut last = text_end;
+    while last > start && bytes.get(last - 1) == Some(&b' ') {
+        last -= 1;
     }
-    Some(RawRow { name, name_len, value: start..end, end: text_end + 2, line_ends: 1, well_formed: true })
+    Some(Row {
+        name,
+        name_len: u16::try_from(name_len).unwrap_or(u16::MAX),
+        row: (pos..end).into(),
+        value: (start..last).into(),
+    })
 }
 
-#[inline(always)]
-/// The token at `pos`, its length, and where the colon should be from there: past the blanks.
-fn name_and_colon(bytes: &[u8], pos: usize) -> (Name, usize, usize) {
-    let rest = bytes.get(pos..).unwrap_or_default();
-    if let Some((name, len)) = Name::usual(rest) {
-        return (name, len, len);
-    }
+/// The token at `pos`, perhaps empty, its length, and where from there the colon stands: past the blanks.
+#[inline(never)]
+fn name_and_colon(bytes: &[u8], pos: usize) -> Option<(Name, usize, usize)> {
+    let rest = bytes.get(pos..)?;
     let len = rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len());
     let blanks = rest.iter().skip(len).take_while(|&&b| matches!(b, b' ' | b'\t')).count();
-    (Name::of(sub(rest, 0..len)), len, len + blanks)
+    let colon = len + blanks;
+    (rest.get(colon) == Some(&b':')).then(|| (Name::of(sub(rest, 0..len)), len, colon))
 }
 
 /// A row as the octets show it.
@@ -476,11 +488,22 @@ pub(crate) struct RawRow {
     well_formed: bool,
 }
 
+impl RawRow {
+    /// As kept in an index.
+    fn row(&self, pos: usize) -> Row {
+        Row {
+            name: self.name,
+            name_len: u16::try_from(self.name_len).unwrap_or(u16::MAX),
+            row: (pos..self.end).into(),
+            value: self.value.clone().into(),
+        }
+    }
+}
+
 /// Reads the row that starts at `pos`, continuation lines included (RFC 3261 §7.3.1).
 pub(crate) fn raw_row(bytes: &[u8], pos: usize) -> RawRow {
-    let rest = bytes.get(pos..).unwrap_or_default();
-    let (name, name_len, colon) = name_and_colon(bytes, pos);
-    let named = name_len > 0 && rest.get(colon) == Some(&b':');
+    let (name, name_len, colon) = name_and_colon(bytes, pos).unwrap_or((Name::Other, 0, 0));
+    let named = name_len > 0;
     let value_at = if named { pos + colon + 1 } else { pos };
     let (mut end, mut line_ends, mut ended) = (value_at, 0, false);
     while let Some(next) = line_end(bytes, end) {

@@ -28,8 +28,8 @@ mod uri;
 mod via;
 
 pub use edit::{
-    Edit, ensure_content_length, remove_top_via, remove_value, retain_values, set_max_forwards, stamp_via,
-    strip_headers, top_via_range,
+    Edit, Writer, decimal, ensure_content_length, remove_top_via, remove_value, retain_values,
+    set_max_forwards, stamp_via, strip_headers, top_via_range,
 };
 pub use fault::{Fault, Unusable};
 pub use framing::{Event, Step, StreamFramer};

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::octets::{find_octet, is_plain};
+use super::octets::{find_octet, is_plain, word_len};
 
 const TOKEN: u8 = 1;
 const HOST: u8 = 2;
@@ -49,6 +49,21 @@ pub(crate) fn is_lws(b: u8) -> bool {
 /// A control octet that has no place in a header, HTAB excepted.
 pub(crate) fn is_control(b: u8) -> bool {
     (b < 0x20 && b != b'\t') || b == 0x7f
+}
+
+/// Length of the token at the start of a range.
+#[inline(always)]
+pub(crate) fn token_len(bytes: &[u8], range: Range<usize>) -> usize {
+    if let Some(block) = bytes.get(range.start..).and_then(<[u8]>::first_chunk) {
+        // Most consist of nothing but letters, digits and hyphens.
+        let len = word_len(block);
+        let ended = block.get(len).is_some_and(|&b| !is_token(b));
+        if ended && range.start + len <= range.end {
+            return len;
+        }
+    }
+    let rest = sub(bytes, range);
+    rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len())
 }
 
 /// The octets of a range; empty where the range does not fit.
@@ -126,6 +141,16 @@ impl<'a> Cursor<'a> {
         let n = rest.iter().position(|&b| !class(b)).unwrap_or(rest.len());
         self.pos += n;
         rest.get(..n).unwrap_or_default()
+    }
+
+    /// The port at the cursor, 0 included: all digits there are. `None`: none, or too large a number.
+    pub(crate) fn port(&mut self) -> Option<u16> {
+        let (start, mut n) = (self.pos, 0u32);
+        while let Some(b @ b'0'..=b'9') = self.peek() {
+            n = n.saturating_mul(10).saturating_add(u32::from(b - b'0'));
+            self.pos += 1;
+        }
+        u16::try_from(n).ok().filter(|_| self.pos > start)
     }
 
     /// A separator with white space around it (SLASH, COLON, …).

@@ -3,9 +3,9 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::host::{HostRef, port};
+use super::host::HostRef;
 use super::index::Span;
-use super::octets::{find, find_octet};
+use super::octets::{Block, Marks, find, find_octet};
 use super::scan::{Cursor, Params, same, sub};
 use crate::flow::Transport;
 
@@ -113,13 +113,13 @@ fn value_of(param: &[u8], name: &[u8]) -> Option<usize> {
 
 /// White space, controls, quotes and angle brackets.
 #[inline(always)]
-fn is_unsound(b: u8) -> bool {
-    (b <= b' ') | (b == 0x7f) | (b == b'<') | (b == b'>') | (b == b'"')
+fn unsound(b: Block) -> Marks {
+    b.at_most(b' ') | b.is(0x7f) | b.is(b'<') | b.is(b'>') | b.is(b'"')
 }
 
 /// True without white space, controls, quotes and angle brackets.
 pub(crate) fn octets_are_sound(bytes: &[u8], uri: Range<usize>) -> bool {
-    find(bytes, uri, is_unsound).is_none()
+    find(bytes, uri, unsound).is_none()
 }
 
 /// A URI by its places in a message: to be kept without the octets.
@@ -198,10 +198,10 @@ impl UriSpans {
         // `@` is allowed nowhere else unescaped, while the user part may hold ; ? / and more:
         // so it comes first.
         let mut host_at = at;
-        match find(bytes, at..end, |b| is_unsound(b) | (b == b'@')) {
+        match find(bytes, at..end, |b| unsound(b) | b.is(b'@')) {
             Some(n) if bytes.get(n) == Some(&b'@') => {
                 host_at = n + 1;
-                match find(bytes, host_at..end, |b| is_unsound(b) | (b == b'@')) {
+                match find(bytes, host_at..end, |b| unsound(b) | b.is(b'@')) {
                     None => {}
                     Some(_) if octets_are_sound(bytes, host_at..end) => return Err(UriFault::User),
                     Some(_) => return Err(UriFault::Octet),
@@ -222,8 +222,7 @@ impl UriSpans {
         self.addr = host.addr();
         self.name = (host_at..cursor.pos).into();
         if cursor.eat(b':') {
-            let digits = cursor.take_while(|b| b.is_ascii_digit());
-            self.port = Some(port(digits).filter(|&p| p != 0).ok_or(UriFault::Port)?);
+            self.port = Some(cursor.port().filter(|&p| p != 0).ok_or(UriFault::Port)?);
         }
         let rest = cursor.pos;
         self.host_port = (host_at..rest).into();

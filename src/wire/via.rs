@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::host::{HostRef, bare_addr, port};
 use super::index::{Row, Span};
 use super::octets::find;
-use super::scan::{Cursor, Params, is_lws, is_token, quoted_len, same, sub};
+use super::scan::{Cursor, Params, is_lws, is_token, quoted_len, same, sub, token_len};
 
 /// One Via value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl ViaSpans {
         let mut via_port = None;
         if c.eat(b':') {
             c.lws();
-            via_port = Some(port(c.take_while(|b| b.is_ascii_digit()))?);
+            via_port = Some(c.port()?);
             sent_by.end = c.pos;
             c.lws();
         }
@@ -118,21 +118,26 @@ impl ViaSpans {
     /// without a blank but the one before the sent-by; `range` ends where the row's value ends.
     /// `None`: any other value.
     pub(crate) fn parse_plain(bytes: &[u8], range: Range<usize>, row: &Row) -> Option<Self> {
-        let mut c = Cursor::new(bytes, range.clone());
-        if !c.rest().starts_with(b"SIP/2.0/") {
+        let head: &[u8; 12] = bytes.get(range.start..range.end)?.first_chunk()?;
+        let (version, transport) = head.split_first_chunk::<8>()?;
+        if version != b"SIP/2.0/" {
             return None;
         }
-        let transport = range.start + 8..range.start + 8 + token_len(bytes, range.start + 8..range.end);
-        c.pos = transport.end + 1;
+        let transport_at = range.start + 8;
+        let transport = match transport {
+            b"UDP " | b"TCP " | b"TLS " => transport_at..transport_at + 3,
+            _ => transport_at..transport_at + token_len(bytes, transport_at..range.end),
+        };
         if transport.is_empty() || bytes.get(transport.end) != Some(&b' ') {
             return None;
         }
+        let mut c = Cursor::new(bytes, transport.end + 1..range.end);
         let sent_by_at = c.pos;
         let host = HostRef::read(&mut c)?;
         let host_end = Span::from(c.pos..c.pos).start;
         let mut via_port = None;
         if c.eat(b':') {
-            via_port = Some(port(c.take_while(|b| b.is_ascii_digit()))?);
+            via_port = Some(c.port()?);
         }
         let sent_by = sent_by_at..c.pos;
         let mut noted = Noted::default();
@@ -212,6 +217,18 @@ impl Noted {
         let mut at = params.start;
         while at < end && bytes.get(at) == Some(&b';') {
             let start = at + 1;
+            let value_end = |from: usize| {
+                // Blanks and quotes are looked at more closely.
+                let stop = find(bytes, from..end, |b| b.at_most(b' ') | b.is(b';') | b.is(b'"') | b.is(b','));
+                stop.unwrap_or(end)
+            };
+            if !self.branch_seen && bytes.get(start..end).is_some_and(|rest| rest.starts_with(b"branch=")) {
+                // In every Via, and mostly written so.
+                at = value_end(start + 7);
+                self.branch_seen = true;
+                self.branch = (start + 7..at).into();
+                continue;
+            }
             let name_end = start + token_len(bytes, start..end);
             if name_end == start {
                 return None;
@@ -220,9 +237,7 @@ impl Noted {
             let from = name_end + usize::from(has_value);
             at = from;
             if has_value {
-                // Blanks and quotes are looked at more closely.
-                let stop = |b| (b <= b' ') | (b == b';') | (b == b'"') | (b == b',');
-                at = find(bytes, from..end, stop).unwrap_or(end);
+                at = value_end(from);
             }
             self.note(bytes, sub(bytes, start..name_end), has_value, from..at);
         }
@@ -242,12 +257,6 @@ impl Noted {
             _ => {}
         }
     }
-}
-
-/// Length of the token at the start of a range.
-fn token_len(bytes: &[u8], range: Range<usize>) -> usize {
-    let rest = sub(bytes, range);
-    rest.iter().position(|&b| !is_token(b)).unwrap_or(rest.len())
 }
 
 impl<'a> ViaRef<'a> {

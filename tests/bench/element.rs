@@ -65,7 +65,7 @@ fn pick_server(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| {
         seed += 1;
         let mode = policy.config.dns.srv_selection;
-        Selection::new(Arc::clone(black_box(&located)), seed, mode).next(now, &mut health, None, &|_| None)
+        Selection::new(Arc::clone(black_box(&located)), seed, mode).next(now, &mut health, &|_| None)
     });
 }
 

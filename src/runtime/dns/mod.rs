@@ -9,6 +9,7 @@
 //! | `cache` | record sets, negative answers, failures, stale answers | RFC 2308, 8767, 9520 |
 //! | `flight` | one query for all who ask the same; refresh ahead | |
 //! | `locate` | drives the step machine of [`crate::location`] | RFC 3263 |
+//! | `zone` | a zone file in the place of name servers | RFC 1034 §4.3.2, 1035 §5, 4592 |
 //! | `view`, `stats` | what the admin interface shows | |
 //!
 //! Two caches: record sets, each with its own lifetime, and whole results, each valid as long as all that it stands
@@ -32,6 +33,7 @@ mod stats;
 mod tests;
 mod upstream;
 mod view;
+mod zone;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -51,10 +53,11 @@ use crate::config::{self, Realm};
 use crate::location::{Enabled, LocateKey, Located};
 use crate::runtime::costs::Ranker;
 
-pub use client::{Client, RESOLV_CONF};
+pub use client::{Client, Look, RESOLV_CONF};
 pub use stats::{CacheResult, Stats};
 pub use upstream::{Failure, Found, Pending, Reply, Upstream};
 pub use view::Entry;
+pub use zone::{MAX_ZONE_FILE, ZoneFault, ZoneFile};
 
 /// Aliases followed from one name, in one message or over several.
 pub const MAX_ALIASES: usize = 8;

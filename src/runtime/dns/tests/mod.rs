@@ -1,8 +1,10 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod costs;
 mod outage;
 mod resolver;
 mod script;
 mod server;
 mod whole;
+mod zone;
