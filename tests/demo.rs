@@ -41,7 +41,7 @@ fn no_call_is_lost_when_an_instance_dies_with_invites_on_their_way_to_it() {
 
 #[test]
 fn each_transport_alone_does_as_well() {
-    for transport in ["udp", "tcp"] {
+    for transport in ["udp", "tcp", "tls"] {
         let output = demo(&["--calls", "20", "--rate", "40", "--transport", transport]);
         let text = String::from_utf8(output.stdout).unwrap();
         assert!(output.status.success(), "{transport}: {text}");

@@ -45,6 +45,8 @@ fn health(now: Instant, down: &dyn Fn(&Instance) -> bool, located: &Located) -> 
         hold_down_max: second,
         retry_after_max: second,
         trial_timeout: second,
+        slow_start: Duration::ZERO,
+        max_probed_down: 1.0,
     });
     for instance in located.instances().filter(|i| down(i)) {
         health.observe(now, instance, Observation::ProbeBad { down_after: 1 });

@@ -1,4 +1,4 @@
-//! `sbe resolve --zone` as a process: no network, every exit status.
+//! `sbe resolve --zone` and `sbe zone check` as processes: no network, every exit status.
 #![allow(clippy::unwrap_used)]
 
 use std::path::{Path, PathBuf};
@@ -194,4 +194,43 @@ fn a_second_party_is_tried_after_all_of_the_first_and_no_more_than_max_tries() {
     )
     .unwrap();
     assert_eq!(rows(&look(&[]))[3], row("udp:198.51.100.1:5060", 0.0, u64::MAX, "unknown"));
+}
+
+#[test]
+fn the_check_of_a_zone_ends_with_1_where_there_are_errors_only() {
+    let files = Files::new("check");
+    // Without $ORIGIN, names are below the domain.
+    let good = "$TTL 1h\n@ SOA ns h 1 1h 15m 1w 600\n@ 1d NAPTR 1 1 s SIP+D2U \"\" _sip._udp\n\
+                _sip._udp SRV 1 1 5060 s1\n          SRV 1 1 5060 s2\ns1 A 198.51.100.1\ns2 A 198.51.100.2\n";
+    let zone = files.put("good.zone", good);
+    let (status, out, err) = sbe(&files.0, &["zone", "check", "A.test", "--zone", &zone, "--json"]);
+    assert_eq!((status, &*err), (0, ""), "{out}");
+    let answer = json(&out);
+    assert_eq!(answer["domain"], "a.test");
+    assert_eq!((&answer["errors"], &answer["warnings"]), (&0.into(), &2.into()), "TLS and TCP: {out}");
+    assert!(answer["fragment"].as_str().unwrap().contains("_sip._udp IN SRV 1 1 5060 s2"), "{out}");
+    for finding in answer["findings"].as_array().unwrap() {
+        for field in ["severity", "code", "about", "what", "why", "remedy"] {
+            assert!(finding[field].as_str().is_some_and(|text| !text.is_empty()), "{field} in {finding}");
+        }
+    }
+    let zone = files.put("bad.zone", &good.replace("s2 A 198.51.100.2", "s2 CNAME s1"));
+    let (status, out, _) = sbe(&files.0, &["zone", "check", "a.test", "--zone", &zone]);
+    assert_eq!(status, 1);
+    assert!(out.contains("error: _sip._udp.a.test. SRV 1 1 5060 s2.a.test. (srv_target_alias)\n"), "{out}");
+    assert!(
+        out.contains("1 errors, 3 warnings, 1 infos\n\nsuggested records:\n\n$ORIGIN a.test.\n"),
+        "{out}"
+    );
+    let other = files.put("two.zone", TWO);
+    for wrong in [
+        &["zone", "check", "192.0.2.1"][..],
+        &["zone", "check", "c.test", "--zone", &other],
+        &["zone", "check", "a.test", "--zone", "no.zone"],
+        &["zone", "check", "a.test", "--server", "ns.a.test"],
+    ] {
+        let (status, out, err) = sbe(&files.0, wrong);
+        assert_eq!((status, &*out), (2, ""), "{wrong:?} {err}");
+        assert!(!err.is_empty(), "{wrong:?}");
+    }
 }

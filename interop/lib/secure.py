@@ -138,6 +138,7 @@ def tls_openssl(w):
     w.figures.update(refused=int(metric("sbe_dropped_total", "tls_handshake")), told=len(told))
     w.equal("failed handshakes", metric("sbe_dropped_total", "tls_handshake"), 6)
     w.equal("log lines about them: one for each address and cause", len(told), 3)
+    w.equal("those that name the peer", sum("peer=peer" in line for line in told), 3)
     w.finish()
 
 

@@ -12,6 +12,7 @@ mod run;
 mod show;
 #[cfg(test)]
 mod tests;
+mod zone;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -62,6 +63,9 @@ pub enum Command {
     /// that draws the largest share each time. Asks the DNS itself, so that it needs no running node; health is not known here (a running node
     /// tells: /api/v1/resolve?uri=URI). With --zone a file answers in the place of the DNS, and nothing is sent.
     Resolve(Resolve),
+    /// Check the zone of a domain: our own, or a peer's
+    #[command(subcommand)]
+    Zone(ZoneCommand),
     /// Show it at work: calls, failing servers, no call lost
     ///
     /// A world of its own on loopback: a name server, a peer with three SIP instances, this border element,
@@ -133,6 +137,33 @@ pub struct Resolve {
     /// udp:192.0.2.7:5060
     #[arg(long, value_name = "down=ADDR[,ADDR...]")]
     pub what_if: Option<WhatIf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `zone`
+#[derive(Debug, Subcommand)]
+pub enum ZoneCommand {
+    /// Check a domain's NAPTR, SRV and address records against best current practice
+    ///
+    /// Each finding says what is wrong, why (with the section of the RFC), and what to do; then come the records as
+    /// they could be, with the servers that there are. Exit status 0 without errors, 1 with errors. Without --server
+    /// the name servers of the system are asked; where these are caches, TTLs can be judged in part only.
+    Check(ZoneCheck),
+}
+
+/// `zone check`
+#[derive(Debug, Args)]
+pub struct ZoneCheck {
+    /// The domain, for example example.com
+    pub domain: String,
+    /// Name server to ask, best one of the zone itself; given several times, all are asked and their answers compared
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = name_server)]
+    pub server: Vec<SocketAddr>,
+    /// Zone file to check, before it is published; relative names are below the domain where no $ORIGIN says otherwise
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub zone: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -218,6 +249,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Run(args) => run::run(args.config.as_deref()),
         Command::Check(args) => check::check(args.config.as_deref()),
         Command::Resolve(args) => resolve::resolve(&args),
+        Command::Zone(ZoneCommand::Check(args)) => zone::check(&args),
         Command::Demo(options) => u8::from(!demo::run(&options)) * NO,
         Command::Status(admin) => ask::status(&admin),
         Command::Peers(admin) => ask::peers(&admin),

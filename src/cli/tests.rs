@@ -31,6 +31,9 @@ fn every_documented_command_is_understood() {
         "sbe resolve tel:+44123 --config a.toml --server 127.0.0.1:53 --json",
         "sbe resolve sip:example.com --zone a.zone",
         "sbe resolve sip:example.com --what-if down=192.0.2.1,tls:[2001:db8::1]:5061",
+        "sbe zone check example.com",
+        "sbe zone check example.com --server 192.0.2.1 --server [2001:db8::1]:53 --json",
+        "sbe zone check example.com --zone a.zone",
         "sbe status",
         "sbe status --admin http://127.0.0.1:9061 --json",
         "sbe peers",
@@ -49,6 +52,9 @@ fn every_documented_command_is_understood() {
         assert!(parsed(line).is_ok(), "{line}: {}", parsed(line).err().unwrap());
     }
     for line in [
+        "sbe zone",
+        "sbe zone check",
+        "sbe zone example.com",
         "sbe resolve sip:a --zone a.zone --server 127.0.0.1",
         "sbe",
         "sbe running",

@@ -78,15 +78,18 @@ impl Screen {
         row("border element", listeners(world));
         row("DNS", format!("{}, zone {}", world.dns.addr(), world::DOMAIN));
         for (instance, (name, priority, weight)) in world.instances.iter().zip(INSTANCES) {
+            let tls = instance.secure_addr().map_or(String::new(), |a| format!(", {} tls", a.port()));
             row(
                 "peer instance",
-                format!("{name} {} udp+tcp, priority {priority}, weight {weight}", instance.addr()),
+                format!("{name} {} udp+tcp{tls}, priority {priority}, weight {weight}", instance.addr()),
             );
         }
         let by = match options.transport {
             Transports::Udp => "UDP",
             Transports::Tcp => "TCP",
+            Transports::Tls => "TLS (TCP in the core)",
             Transports::Both => "UDP and TCP by turns",
+            Transports::All => "UDP, TCP and TLS by turns",
         };
         let until = options.calls.map_or("until Ctrl-C".into(), |n| format!("{n} calls"));
         row(
@@ -214,10 +217,10 @@ fn counts(world: &World) -> Vec<Counts> {
     world.instances.iter().map(|i| i.counts()).collect()
 }
 
-/// `core udp 127.0.0.1:4711 tcp 127.0.0.1:4712, peering …`
+/// `core udp 127.0.0.1:4711 tcp 127.0.0.1:4712, peering … tls 127.0.0.1:4715`
 fn listeners(world: &World) -> String {
     let of = |realm| {
-        [Transport::Udp, Transport::Tcp]
+        Transport::ALL
             .into_iter()
             .filter_map(|t| world::listener(&world.node, t, realm).map(|a| format!(" {t} {a}")))
             .collect::<String>()

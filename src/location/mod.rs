@@ -14,6 +14,7 @@
 //! | `draw` | weights to an order | RFC 2782 |
 //! | `rank` | one request's way through a result | RFC 3263 §4.3 |
 //! | `forecast` | where calls would go, for `sbe resolve` | |
+//! | `zone` | the check of a domain's records | RFC 3263, 2782, 3403 |
 //! | `health` | what we remember of instances | |
 //! | `standing` | one instance: up, down, half-open, on its way back | rule 9 |
 //! | `snapshot` | the costs known at one moment | RFC 7285 §6 |
@@ -37,6 +38,7 @@ mod resolve;
 mod snapshot;
 mod standing;
 mod target;
+pub mod zone;
 
 pub use candidate::{Instance, LeftOut, LeftOutReason, Located, Outcome, Server, Tier};
 pub use classes::RankPolicy;

@@ -20,6 +20,7 @@ use tokio::sync::{Notify, watch};
 use crate::config::Listen;
 use crate::flow::{ConnId, Origin, SendFailure, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation};
+use crate::proxy::Policy;
 use crate::shard::io::{Event, Input, Output, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
 
@@ -74,6 +75,8 @@ pub(super) struct Node<E> {
     pub(super) epoch: Instant,
     /// What the log calls the peers.
     pub(super) peers: PeerNames,
+    /// Whose an address is, for the log.
+    pub(super) policy: ArcSwapOption<Policy>,
 }
 
 /// One shard, and the worker's appointment with it.

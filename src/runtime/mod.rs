@@ -8,6 +8,7 @@
 //! registry ([`pool`]). [`node`] puts it all together; [`probe`] sends OPTIONS to peers that want it.
 
 pub mod alto;
+mod carrier;
 pub mod costs;
 mod counters;
 mod dial;
@@ -45,6 +46,7 @@ use tokio::task::LocalSet;
 
 use crate::config::{Config, Listen};
 use crate::flow::{ListenerId, Transport};
+use crate::proxy::Policy;
 use crate::shard::io::{Input, Update};
 use crate::wire::Limits;
 
@@ -164,6 +166,7 @@ fn start_spread<E: Element>(
         secret,
         epoch: Instant::now(),
         peers: Default::default(),
+        policy: ArcSwapOption::empty(),
     });
     Counters::add(&node.counters.udp_workers, udp_workers);
     let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
@@ -228,9 +231,10 @@ impl<E: Element> Handle<E> {
         self.node.slots.get(shard).map(|slot| f(&mut *slot.lock()))
     }
 
-    /// What the log calls the peers, by their numbers.
-    pub fn name_peers(&self, names: Vec<Arc<str>>) {
+    /// What the log calls the peers, by their numbers and by their addresses.
+    pub fn name_peers(&self, names: Vec<Arc<str>>, policy: Arc<Policy>) {
         self.node.peers.store(Arc::new(names));
+        self.node.policy.store(Some(policy));
     }
 
     /// Certificates and authorities in force; `None` without `[tls]`.

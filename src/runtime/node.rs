@@ -361,12 +361,12 @@ impl Node {
         }
     }
 
-    fn name_peers(&self, policy: &Policy) {
+    fn name_peers(&self, policy: &Arc<Policy>) {
         let names = (0..policy.peers.len()).map(|at| {
             let peer = u16::try_from(at).ok().map(PeerId);
             Arc::from(policy.peer_name(peer))
         });
-        self.handle.name_peers(names.collect());
+        self.handle.name_peers(names.collect(), Arc::clone(policy));
     }
 
     /// The counters of all shards.

@@ -5,7 +5,6 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,22 +13,19 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsStream;
+use tokio::io::ReadBuf;
 
 use crate::flow::{Origin, SendFailure, Transport};
 use crate::shard::io::SendToken;
 use crate::shard::top_via;
 use crate::wire::{Event, StreamFramer};
 
+use super::carrier::Stream;
 use super::counters::{Counters, Direction, DropReason};
 use super::driver::{Arrived, READ_BUFFER, Worker};
 use super::element::Element;
 use super::pool::{Conn, Item};
-use super::sys::{self, BATCH};
-use super::tls::Failure;
-use super::tls::words::{Cause, explain};
+use super::sys::BATCH;
 
 /// Messages written by one system call at most.
 const WRITE_BATCH: usize = 32;
@@ -47,61 +43,6 @@ const REMEMBERED: usize = 16;
 const OFFERS: u8 = 16;
 /// What answers a ping (RFC 5626 §4.4.1).
 const PONG: &[u8] = b"\r\n";
-
-/// A stream socket, bare or under TLS.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + 'static {
-    /// What a failure to read means, where that says something about the handshake: with TLS 1.3 the other end
-    /// may refuse our certificate after we think that it is done.
-    fn refusal(&self, _error: &io::Error) -> Option<Failure> {
-        None
-    }
-
-    /// Octets that the other end's system has not acknowledged, and whether the connection has failed.
-    fn fate(&self) -> (usize, bool);
-
-    /// Makes closing it throw away what is still to be sent: a reader that is too slow would
-    /// otherwise keep the kernel's buffers for many minutes.
-    fn abort(&self);
-
-    /// Octets received and not read yet, where that can be told.
-    fn queued(&self) -> usize {
-        0
-    }
-}
-
-impl Stream for TcpStream {
-    fn abort(&self) {
-        let _ = self.set_zero_linger();
-    }
-
-    fn queued(&self) -> usize {
-        sys::queued(self.as_fd())
-    }
-
-    fn fate(&self) -> (usize, bool) {
-        let failed = self.take_error().map_or(true, |e| e.is_some());
-        (sys::unacknowledged(self.as_fd()), failed)
-    }
-}
-
-impl Stream for TlsStream<TcpStream> {
-    fn refusal(&self, error: &io::Error) -> Option<Failure> {
-        let (cause, words) = explain(error);
-        (cause == Cause::Alert).then_some(Failure { cause, words })
-    }
-
-    fn abort(&self) {
-        self.get_ref().0.abort();
-    }
-
-    fn queued(&self) -> usize {
-        self.get_ref().0.queued()
-    }
-
-    fn fate(&self) -> (usize, bool) {
-        self.get_ref().0.fate()
-    }
-}
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,6 +106,8 @@ struct Connection<E: Element, S> {
     backlog: Option<(Instant, usize)>,
     /// Since when a message has been incomplete.
     began: Option<Instant>,
+    /// Messages of the last reads, which have emptied the socket: the worker may rest before the next.
+    emptied: usize,
     /// Requests that are still looked at for an offer of this connection (RFC 5923).
     offers: u8,
 }
@@ -195,6 +138,7 @@ where
         last_traffic: Instant::now(),
         backlog: None,
         began: None,
+        emptied: 0,
         offers: if authenticated { OFFERS } else { 0 },
     };
     connection.run().await;
@@ -321,6 +265,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
     /// Writes and reads as much as goes now. Ready with the reason when the connection is over,
     /// with `None` when the queue or the timers are to be looked at again.
     fn poll_io(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        self.rest();
         let progress = match self.poll_write(cx) {
             Ok(progress) => progress,
             Err(_) => return Poll::Ready(Some(End::Failed)),
@@ -419,14 +364,30 @@ impl<E: Element, S: Stream> Connection<E, S> {
         Counters::add(&self.worker.counters().stream_messages_out, done);
     }
 
+    /// Under a steady load rests for a moment once everybody has written what the last messages led to, so that the
+    /// next ones come several at a time: to be woken, to read and to write cost more than a message.
+    fn rest(&mut self) {
+        if self.emptied > 0 {
+            self.worker.pause(std::mem::take(&mut self.emptied));
+        }
+    }
+
     /// Reads what is there.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        let mut messages = 0;
         for _ in 0..READS_PER_TURN {
             let worker = Rc::clone(&self.worker);
             let mut room = worker.read_buffer.borrow_mut();
             let mut buffer = ReadBuf::new(&mut room);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    if messages > 0 {
+                        self.emptied = messages;
+                        // Behind all those that have something to do.
+                        cx.waker().wake_by_ref();
+                    }
+                    return Poll::Pending;
+                }
                 Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::Interrupted => continue,
                 // Closed without a word of TLS. Messages have lengths, so nothing can have been cut off unseen.
                 Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
@@ -451,7 +412,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
             self.unread.extend_from_slice(octets);
             drop(room);
             let began = self.began;
-            self.hand_over(read, full);
+            messages += self.hand_over(read, full);
             // A new deadline or phase is for the loop around this to heed.
             if !matches!(self.phase, Phase::Open) || (self.began.is_some() && self.began != began) {
                 return Poll::Ready(None);
@@ -489,8 +450,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
         now.saturating_duration_since(*since).mul_f64(share)
     }
 
-    /// Cuts what has been read and gives it to the shards.
-    fn hand_over(&mut self, read: usize, full: bool) {
+    /// Cuts what has been read and gives it to the shards; the number of messages.
+    fn hand_over(&mut self, read: usize, full: bool) -> usize {
         let now = Instant::now();
         self.last_traffic = now;
         let waited = self.waited(now, read, full);
@@ -530,6 +491,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
             // The answer to what can still be answered is queued by now.
             self.wind_up(End::Framing);
         }
+        messages.len()
     }
 
     /// A sender that has proved who it is may offer its connection for requests the other way (RFC 5923 §5).

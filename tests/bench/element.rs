@@ -47,6 +47,7 @@ fn forward_invite(bencher: Bencher<'_, '_>) {
                 secret: &[7; 16],
                 peer_tag: 1,
                 names: Default::default(),
+                alias: false,
                 strip: &[],
             },
         )

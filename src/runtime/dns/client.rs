@@ -216,7 +216,7 @@ const fn record_type(kind: RecordKind) -> RecordType {
 }
 
 /// A complete name, or `None` where no DNS name can be like this (a label over 63 octets, …).
-fn name_of(text: &str) -> Option<Name> {
+pub(super) fn name_of(text: &str) -> Option<Name> {
     let mut name = Name::from_ascii(text).ok()?;
     name.set_fqdn(true);
     Some(name)

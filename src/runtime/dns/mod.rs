@@ -10,6 +10,7 @@
 //! | `flight` | one query for all who ask the same; refresh ahead | |
 //! | `locate` | drives the step machine of [`crate::location`] | RFC 3263 |
 //! | `zone` | a zone file in the place of name servers | RFC 1034 §4.3.2, 1035 §5, 4592 |
+//! | `survey` | all that the check of a zone judges | |
 //! | `view`, `stats` | what the admin interface shows | |
 //!
 //! Two caches: record sets, each with its own lifetime, and whole results, each valid as long as all that it stands
@@ -29,6 +30,7 @@ mod flight;
 mod locate;
 mod message;
 mod stats;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod upstream;
@@ -55,6 +57,7 @@ use crate::runtime::costs::Ranker;
 
 pub use client::{Client, Look, RESOLV_CONF};
 pub use stats::{CacheResult, Stats};
+pub use survey::{Asked, MAX_SURVEY_SERVERS, survey};
 pub use upstream::{Failure, Found, Pending, Reply, Upstream};
 pub use view::Entry;
 pub use zone::{MAX_ZONE_FILE, ZoneFault, ZoneFile};

@@ -376,6 +376,41 @@ fn a_flood_of_half_open_handshakes_is_bounded_and_leaves_established_connections
 }
 
 #[test]
+fn a_flood_of_handshakes_leaves_established_connections_alone() {
+    let node = Secure::start(ClientCertificates::Request, answering);
+    let mut established = node.connect(None, None);
+    let pair = node.ca.named(&["DNS:a.example.test"]);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let floods: usize = std::thread::scope(|scope| {
+        let flood = |last: u8| {
+            let (node, pair, over) = (&node, &pair, &over);
+            scope.spawn(move || {
+                let from: SocketAddr = format!("127.0.1.{last}:0").parse().unwrap();
+                let mut made = 0;
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let mut stream = node.connect(Some(pair), Some(from));
+                    stream.write_all(&request(made, "flood")).unwrap();
+                    expect(&mut stream, &response_to(&request(made, "flood")));
+                    made += 1;
+                }
+                made
+            })
+        };
+        let floods: Vec<_> = (1..=4).map(flood).collect();
+        for n in 0..300 {
+            established.write_all(&request(n, "still here")).unwrap();
+            expect(&mut established, &response_to(&request(n, "still here")));
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        floods.into_iter().map(|f| f.join().unwrap()).sum()
+    });
+    // They were served too, only not before the others.
+    assert!(floods > 8, "{floods}");
+    assert_eq!(node.world.handle.counters().handshakes(Direction::In), floods as u64 + 1);
+    assert_eq!(node.world.handle.counters().dropped(DropReason::Handshake), 0);
+}
+
+#[test]
 fn a_new_certificate_is_shown_to_new_connections_and_old_ones_go_on() {
     let node = Secure::start(ClientCertificates::Request, answering);
     let mut old = node.connect(None, None);

@@ -6,5 +6,6 @@ mod outage;
 mod resolver;
 mod script;
 mod server;
+mod survey;
 mod whole;
 mod zone;

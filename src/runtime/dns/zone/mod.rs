@@ -14,7 +14,7 @@ use hickory_proto::op::{Message, MessageType, OpCode, Query, ResponseCode};
 use hickory_proto::rr::{Name, RData, Record, RecordType};
 
 use super::MAX_ALIASES;
-use super::client::{Answering, look};
+use super::client::{Answering, look, name_of};
 use super::upstream::{Failure, Pending, Upstream};
 use crate::location::Question;
 
@@ -192,6 +192,11 @@ impl ZoneFile {
     /// The file as named.
     pub fn file(&self) -> &str {
         &self.file
+    }
+
+    /// True if a name belongs to one of the zones.
+    pub fn holds(&self, name: &str) -> bool {
+        name_of(name).is_some_and(|name| self.apex_of(&name.to_lowercase()).is_some())
     }
 
     fn apex_of(&self, name: &Name) -> Option<&Name> {
