@@ -7,6 +7,7 @@
 //! | `metrics` | the counters as Prometheus text |
 //! | `text` | the exposition format |
 //! | `api` | status, peers, DNS as JSON |
+//! | `alto` | the ALTO client's state, costs and metrics |
 //! | `resolve` | how a URI would be located, without sending anything |
 //! | `whatif` | where calls would go if some instances were down |
 //! | `explain` | the decision record of a call as JSON |
@@ -15,6 +16,7 @@
 //! | `page` | what a browser sees |
 //! | `client` | asks a running node |
 
+mod alto;
 mod api;
 pub mod auth;
 pub mod client;
