@@ -75,25 +75,35 @@ fn every_command_in_the_book_is_one() {
     assert!(count >= 30, "only {count} commands found");
 }
 
+/// Puts a table before the text, unless it is there.
+fn add(text: &mut String, table: &str, more: &str) {
+    if !text.lines().any(|l| l.trim() == table) {
+        *text = format!("{more}\n{text}");
+    }
+}
+
 #[test]
 fn every_piece_of_configuration_in_the_book_is_valid() {
     let mut count = 0;
     for block in blocks().iter().filter(|b| b.language == "toml" && !b.text.contains("{{#include")) {
         count += 1;
         let mut text = block.text.clone();
-        let mut add = |table: &str, more: &str| {
-            if !text.lines().any(|l| l.trim() == table) {
-                text = format!("{more}\n{text}");
-            }
-        };
-        add("[node]", "[node]\nname = \"sbe1.example.com\"\ndomains = [\"example.com\"]\n");
-        add("[[listen]]", "[[listen]]\ntransport = \"udp\"\nbind = \"192.0.2.10:5060\"\n");
-        add("[core]", "[core]\nnext_hops = [\"sip:10.0.0.5\"]\nsources = [\"10.0.0.0/8\"]\n");
+        add(&mut text, "[node]", "[node]\nname = \"sbe1.example.com\"\ndomains = [\"example.com\"]\n");
+        add(&mut text, "[[listen]]", "[[listen]]\ntransport = \"udp\"\nbind = \"192.0.2.10:5060\"\n");
+        add(&mut text, "[core]", "[core]\nnext_hops = [\"sip:10.0.0.5\"]\nsources = [\"10.0.0.0/8\"]\n");
+        if block.text.contains("realm = \"peering\"") && !block.text.contains("realm = \"core\"") {
+            let core = "\n[[listen]]\ntransport = \"udp\"\nbind = \"10.0.0.10:5060\"\nrealm = \"core\"\n";
+            text.push_str(core);
+        }
         if block.text.contains("[[alto.override]]") {
-            add("[alto]", "[alto]\ndirectory = \"https://alto.example.net/directory\"\n");
+            add(&mut text, "[alto]", "[alto]\ndirectory = \"https://alto.example.net/directory\"\n");
         }
         if block.text.contains("\"tls\"") {
-            add("[tls]", "[tls]\ncertificate = \"certs/sbe.pem\"\nkey = \"certs/sbe.key\"\ntrust = [\"certs/ca.pem\"]\n");
+            add(
+                &mut text,
+                "[tls]",
+                "[tls]\ncertificate = \"certs/sbe.pem\"\nkey = \"certs/sbe.key\"\ntrust = [\"certs/ca.pem\"]\n",
+            );
         }
         for peer in ["sp2", "sp3"] {
             if block.text.contains("[[route]]") && !block.text.contains(&format!("name = \"{peer}\"")) {
