@@ -89,6 +89,7 @@ pub(super) fn config(report: &mut Report<'_>, root: &Section<'_>, text: &str) ->
         core: core(report, root, &mut spots),
         peers,
         federation_open: federation.boolean(report, "open").unwrap_or(false),
+        federation_trust: federation.boolean(report, "trust").unwrap_or(true),
         alto: alto::alto(report, root, text),
         runtime: runtime(report, root),
         log: log(report, root),

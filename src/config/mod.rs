@@ -64,6 +64,8 @@ pub struct Config {
     pub routes: Vec<RouteRule>,
     /// `[federation] open`
     pub federation_open: bool,
+    /// `[federation] trust`: strangers are in the trust domain (RFC 3325).
+    pub federation_trust: bool,
     /// `[alto]`
     pub alto: Option<Alto>,
     /// `[runtime]`
@@ -288,6 +290,8 @@ pub struct Peer {
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// Header names (lower case) removed from what this peer sends.
     pub strip_headers: Vec<String>,
+    /// It is in the trust domain: asserted identities pass, both ways (RFC 3325).
+    pub trust: bool,
     /// Most calls at a time.
     pub max_calls: Option<u32>,
     /// Most new calls per second.

@@ -64,6 +64,7 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
         tls_names,
         certificate: certificate(report, section, spot),
         strip_headers: split(strip_headers).0,
+        trust: section.boolean(report, "trust").unwrap_or(true),
         max_calls: section.number(report, "max_calls", 1..=u64::from(u32::MAX)),
         max_rate: section.number(report, "max_rate", 1..=u64::from(u32::MAX)),
         try_timeout: try_timeout(report, section, t1.unwrap_or(sip.t1)),

@@ -46,12 +46,12 @@ kinds! {
     ]
     CORE "[core]" ["next_hops", "sources", "tls_names", "strip_headers"]
     PEER "[[peer]]" [
-        "name", "domains", "next_hop", "sources", "tls_names", "certificate", "key", "strip_headers", "max_calls", "max_rate", "t1",
+        "name", "domains", "next_hop", "sources", "tls_names", "certificate", "key", "strip_headers", "trust", "max_calls", "max_rate", "t1",
         "try_timeout", "failover_codes", "probe",
     ]
     PROBE "probe" ["method", "interval", "timeout", "down_after", "up_after", "alive"]
     ROUTE "[[route]]" ["prefix", "peers"]
-    FEDERATION "[federation]" ["open"]
+    FEDERATION "[federation]" ["open", "trust"]
     ALTO "[alto]" [
         "directory", "service", "resource", "source", "metric", "mode", "scope", "refresh", "rule", "band", "band_abs", "max_share",
         "min_coverage", "persist", "hold_down", "stale", "max_stale", "redirect_allow", "trust", "certificate", "key", "token_file", "basic_user",

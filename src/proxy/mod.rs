@@ -13,6 +13,7 @@ pub mod reply;
 mod response;
 mod route;
 mod tls;
+mod trust;
 mod validate;
 
 pub use context::{

@@ -12,7 +12,9 @@ use crate::flow::{Host, ListenerId, Origin, PeerId, TlsIdentity, Transport};
 use crate::location::{Enabled, LocateKey};
 use crate::peering::{Domains, Ledger, Owner, Party, Sources};
 use crate::transaction::TimerConfig;
-use crate::wire::{HostRef, Limits};
+use crate::wire::{HostRef, Limits, Message};
+
+use super::trust::Strips;
 
 /// One listener, with what it writes into messages ready made.
 #[derive(Clone, Debug)]
@@ -69,6 +71,8 @@ pub struct PeerEntry {
     pub first_domain: Option<Host>,
     /// Hash of its name as our dialog tokens carry it.
     pub tag: u32,
+    /// What is removed from what it sends.
+    strips: Strips,
 }
 
 /// Everything that decisions are made by.
@@ -100,6 +104,8 @@ pub struct Policy {
     by_tag: AHashMap<u32, PeerId>,
     /// What can be sent by towards the core, towards peers, and towards both.
     enabled: [Enabled; 3],
+    /// What is removed from what the core sends, and from what strangers send.
+    strips: [Strips; 2],
     /// `[[route]]` prefixes, longest first, with peers in order.
     routes: Vec<(String, Vec<PeerId>)>,
 }
@@ -144,6 +150,10 @@ impl Policy {
             tls_names: tls_names(&config, &ids),
             core_names: config.core.tls_names.clone().into(),
             routes: routes(&config, &ids),
+            strips: [
+                Strips::new(&config.core.strip_headers, true),
+                Strips::new(&[], config.federation_trust),
+            ],
             enabled: [Realm::Core, Realm::Peering, Realm::Both].map(|r| enabled(&config, &listeners, r)),
             limits: Limits {
                 max_message: config.sip.max_message,
@@ -288,12 +298,26 @@ impl Policy {
         }
     }
 
-    /// Header fields (lower case) removed from what this party sends, requests and responses.
-    pub fn stripped_from(&self, party: Party) -> &[String] {
+    /// Header fields (lower case) removed from a request or response of one party on its way to another.
+    pub fn stripped(&self, from: Party, to: Party, msg: &Message<'_>) -> &[String] {
+        let [core, strangers] = &self.strips;
+        let strips = match from {
+            Party::Core => core,
+            Party::Peer(p) => match self.peer(p) {
+                Some(peer) => &peer.strips,
+                None => return &[],
+            },
+            Party::Federation | Party::Stranger => strangers,
+        };
+        strips.from(msg, self.trusts(to))
+    }
+
+    /// Whether a party is in the trust domain (RFC 3325 §2.3). The core always is.
+    fn trusts(&self, party: Party) -> bool {
         match party {
-            Party::Core => &self.config.core.strip_headers,
-            Party::Peer(p) => self.peer(p).map_or(&[], |p| &p.config.strip_headers),
-            Party::Federation | Party::Stranger => &[],
+            Party::Core => true,
+            Party::Peer(p) => self.peer(p).is_none_or(|p| p.config.trust),
+            Party::Federation | Party::Stranger => self.config.federation_trust,
         }
     }
 
@@ -437,6 +461,7 @@ fn entry(config: &Config, peer: &Peer, id: PeerId) -> PeerEntry {
             DomainPattern::Below(_) => None,
         }),
         tag: peer_tag(&peer.name),
+        strips: Strips::new(&peer.strip_headers, peer.trust),
         config: peer.clone(),
     }
 }

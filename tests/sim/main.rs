@@ -10,5 +10,6 @@ mod returns;
 mod rig;
 mod secure;
 mod seeds;
+mod trust;
 mod world;
 mod zone;
