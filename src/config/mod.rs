@@ -302,8 +302,21 @@ pub struct Peer {
     pub try_timeout: Option<Duration>,
     /// Overrides `[sip] failover_codes`.
     pub failover_codes: Option<Vec<u16>>,
+    /// How numbers of requests that come from it are written for the core; the first that fits.
+    pub numbers_in: Vec<NumberRule>,
+    /// How numbers of requests that go to it are written.
+    pub numbers_out: Vec<NumberRule>,
     /// Active probing.
     pub probe: Option<Probe>,
+}
+
+/// `numbers_in` and `numbers_out` of a peer: in a number that begins with `strip`, `prefix` takes its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumberRule {
+    /// What the number begins with; empty: every number fits.
+    pub strip: String,
+    /// What takes its place.
+    pub prefix: String,
 }
 
 /// `probe` of a peer.

@@ -9,7 +9,7 @@ use super::error::{At, Fault, Report, nearest};
 use super::listeners::path;
 use super::raw::{self, Section};
 use super::units::show_duration;
-use super::{Alive, Peer, Probe, RouteRule, Sip, names};
+use super::{Alive, NumberRule, Peer, Probe, RouteRule, Sip, names};
 use crate::config::DomainPattern;
 
 /// All peers, in file order; a flawed one stays, so that what refers to it finds it.
@@ -69,6 +69,8 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
         max_rate: section.number(report, "max_rate", 1..=u64::from(u32::MAX)),
         try_timeout: try_timeout(report, section, t1.unwrap_or(sip.t1)),
         failover_codes: failover_codes(report, section),
+        numbers_in: numbers(report, section, "numbers_in", &raw::NUMBERS_IN),
+        numbers_out: numbers(report, section, "numbers_out", &raw::NUMBERS_OUT),
         probe: probe(report, section),
         t1,
     }
@@ -95,6 +97,54 @@ fn certificate(
         report.reads(file);
     }
     Some((certificate?.value, key?.value))
+}
+
+/// Most rules of a peer and direction.
+const MOST_RULES: usize = 100;
+
+/// `numbers_in` and `numbers_out`: one rule or several, the first that fits counts.
+fn numbers(
+    report: &mut Report<'_>,
+    section: &Section<'_>,
+    key: &'static str,
+    kind: &'static raw::Kind,
+) -> Vec<NumberRule> {
+    let mut rules: Vec<NumberRule> = Vec::new();
+    for section in section.one_or_more(report, key, kind) {
+        let before = report.errors();
+        let mut part =
+            |name| section.parsed(report, name, number_start).map_or_else(String::new, |p| p.value);
+        let rule = NumberRule { strip: part("strip"), prefix: part("prefix") };
+        if report.errors() > before {
+            continue;
+        }
+        if rule.strip.is_empty() && rule.prefix.is_empty() {
+            let remedy = "write what the number begins with and what takes its place: { strip = \"00\", prefix = \"+\" }";
+            report.error(section.at, format!("a rule of {key} that changes nothing"), remedy);
+        } else if let Some(first) = rules.iter().find(|r| rule.strip.starts_with(&r.strip)) {
+            let what =
+                format!("\"{}\" is never looked for, \"{}\" before it fits first", rule.strip, first.strip);
+            report.warn(section.at, what, "put the longer one first");
+        }
+        rules.push(rule);
+    }
+    if rules.len() > MOST_RULES {
+        let remedy = format!("write at most {MOST_RULES}");
+        report.error(section.place(key), format!("{key} has {} rules", rules.len()), remedy);
+    }
+    rules
+}
+
+/// What a telephone number can begin with.
+fn number_start(text: &str) -> Result<String, Fault> {
+    if text.strip_prefix('+').unwrap_or(text).bytes().all(|b| b.is_ascii_digit()) {
+        Ok(text.to_owned())
+    } else {
+        Err(Fault::new(
+            format!("no number begins with \"{text}\""),
+            "write digits, with or without a + before them, such as \"+49\" or \"00\"",
+        ))
+    }
 }
 
 fn probe(report: &mut Report<'_>, section: &Section<'_>) -> Option<Probe> {

@@ -47,8 +47,10 @@ kinds! {
     CORE "[core]" ["next_hops", "sources", "tls_names", "strip_headers"]
     PEER "[[peer]]" [
         "name", "domains", "next_hop", "sources", "tls_names", "certificate", "key", "strip_headers", "trust", "max_calls", "max_rate", "t1",
-        "try_timeout", "failover_codes", "probe",
+        "try_timeout", "failover_codes", "numbers_in", "numbers_out", "probe",
     ]
+    NUMBERS_IN "[[peer.numbers_in]]" ["strip", "prefix"]
+    NUMBERS_OUT "[[peer.numbers_out]]" ["strip", "prefix"]
     PROBE "probe" ["method", "interval", "timeout", "down_after", "up_after", "alive"]
     ROUTE "[[route]]" ["prefix", "peers"]
     FEDERATION "[federation]" ["open", "trust"]
@@ -175,6 +177,19 @@ impl<'t> Section<'t> {
             }
         }
         sections
+    }
+
+    /// An array of tables below this one, or a single table.
+    pub fn one_or_more(
+        &self,
+        report: &mut Report<'_>,
+        key: &'static str,
+        kind: &'static Kind,
+    ) -> Vec<Section<'t>> {
+        match self.value(key).map(Spanned::get_ref) {
+            Some(DeValue::Table(_)) => vec![self.table(report, key, kind)],
+            _ => self.tables(report, key, kind),
+        }
     }
 
     /// A string.

@@ -8,6 +8,7 @@ pub mod context;
 pub mod decision;
 pub mod dialog;
 mod forward;
+mod numbers;
 pub mod policy;
 pub mod reply;
 mod response;

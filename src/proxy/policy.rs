@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHashMap;
-use smallvec::SmallVec;
 
 use crate::config::{Config, DomainPattern, Listen, NextHop, Peer, Realm};
 use crate::flow::{Host, ListenerId, Origin, PeerId, TlsIdentity, Transport};
@@ -14,6 +13,7 @@ use crate::peering::{Domains, Ledger, Owner, Party, Sources};
 use crate::transaction::TimerConfig;
 use crate::wire::{HostRef, Limits, Message};
 
+use super::numbers::digits_of;
 use super::trust::Strips;
 
 /// One listener, with what it writes into messages ready made.
@@ -340,36 +340,6 @@ impl Policy {
             .map_or(&self.config.sip.failover_codes, |p| &p.failover_codes)
             .contains(&status)
     }
-}
-
-/// Octets with their `%` escapes resolved.
-fn unescaped(text: &[u8]) -> SmallVec<[u8; 32]> {
-    let mut out = SmallVec::new();
-    let mut rest = text;
-    while let Some((first, more)) = rest.split_first() {
-        let nibble = |at: usize| more.get(at).and_then(|d| char::from(*d).to_digit(16));
-        match (first, nibble(0), nibble(1)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push(u8::try_from(high * 16 + low).unwrap_or_default());
-                rest = more.get(2..).unwrap_or_default();
-            }
-            _ => {
-                out.push(*first);
-                rest = more;
-            }
-        }
-    }
-    out
-}
-
-/// A user part as a telephone number, without escapes (RFC 3261 §19.1.4) and visual separators (RFC 3966
-/// §3); `None` if it is no number.
-fn digits_of(user: &[u8]) -> Option<SmallVec<[u8; 32]>> {
-    let number = unescaped(user.split(|b| *b == b';').next().unwrap_or_default());
-    let separator = |b: &u8| matches!(b, b'-' | b'.' | b'(' | b')');
-    let digits = number.strip_prefix(b"+").unwrap_or(&number);
-    let is_number = !digits.is_empty() && digits.iter().all(|b| b.is_ascii_digit() || separator(b));
-    is_number.then(|| number.iter().copied().filter(|b| !separator(b)).collect())
 }
 
 /// True if a listener of realm `listener` serves `realm`.

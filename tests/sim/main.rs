@@ -5,6 +5,7 @@
 mod basics;
 mod failover;
 mod msg;
+mod numbers;
 mod overload;
 mod returns;
 mod rig;

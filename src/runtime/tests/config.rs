@@ -16,6 +16,8 @@ pub(in crate::runtime) fn peer() -> Peer {
         certificate: None,
         strip_headers: Vec::new(),
         trust: true,
+        numbers_in: Vec::new(),
+        numbers_out: Vec::new(),
         max_calls: None,
         max_rate: None,
         t1: None,
