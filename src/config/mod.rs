@@ -284,6 +284,8 @@ pub struct Peer {
     pub next_hop: Option<NextHop>,
     /// Who may send as this peer.
     pub sources: Vec<ipnet::IpNet>,
+    /// `dns:` entries of `sources`: whoever sends from an address of the servers of these names is this peer.
+    pub source_names: Vec<Host>,
     /// Names over TLS; `None`: the exact entries of `domains`.
     pub tls_names: Option<Vec<String>>,
     /// The certificate we show it, and its key.

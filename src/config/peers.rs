@@ -11,6 +11,7 @@ use super::raw::{self, Section};
 use super::units::show_duration;
 use super::{Alive, NumberRule, Peer, Probe, RouteRule, Sip, names};
 use crate::config::DomainPattern;
+use crate::flow::Host;
 
 /// All peers, in file order; a flawed one stays, so that what refers to it finds it.
 pub(super) fn peers(report: &mut Report<'_>, root: &Section<'_>, sip: &Sip, spots: &mut Spots) -> Vec<Peer> {
@@ -47,7 +48,8 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
     let next_hop = section.parsed(report, "next_hop", names::next_hop);
     spot.next_hop = section.place("next_hop");
     spot.probe = section.place_of_key("probe");
-    let (sources, places) = split(sources(report, section));
+    let (prefixes, source_names) = sources(report, section);
+    let (sources, places) = split(prefixes);
     spot.sources = places;
     let tls_names = section.list(report, "tls_names", names::tls_name).map(|list| {
         let (values, places) = split(list);
@@ -61,6 +63,7 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
         domains,
         next_hop: next_hop.map(|n| n.value),
         sources,
+        source_names: split(source_names).0,
         tls_names,
         certificate: certificate(report, section, spot),
         strip_headers: split(strip_headers).0,
@@ -200,10 +203,22 @@ fn alive(report: &mut Report<'_>, section: &Section<'_>) -> Alive {
     }
 }
 
-/// `sources`, each prefix once.
-pub(super) fn sources(report: &mut Report<'_>, section: &Section<'_>) -> Vec<At<IpNet>> {
+/// `sources`: prefixes and names, each once.
+pub(super) fn sources(report: &mut Report<'_>, section: &Section<'_>) -> (Vec<At<IpNet>>, Vec<At<Host>>) {
     let mut list: Vec<At<IpNet>> = Vec::new();
-    for At { value: (net, loose), at } in section.list(report, "sources", names::prefix).unwrap_or_default() {
+    let mut hosts: Vec<At<Host>> = Vec::new();
+    for At { value, at } in section.list(report, "sources", names::source).unwrap_or_default() {
+        let (net, loose) = match value {
+            names::Source::Prefix(net, loose) => (net, loose),
+            names::Source::Name(host) if hosts.iter().any(|seen| seen.value == host) => {
+                report.warn(at, format!("\"dns:{host}\" is listed twice"), "once is enough");
+                continue;
+            }
+            names::Source::Name(host) => {
+                hosts.push(At { value: host, at });
+                continue;
+            }
+        };
         if loose {
             report.warn(at, "bits are set beyond the prefix", format!("it is read as \"{net}\""));
         }
@@ -221,7 +236,7 @@ pub(super) fn sources(report: &mut Report<'_>, section: &Section<'_>) -> Vec<At<
             list.push(At { value: net, at });
         }
     }
-    list
+    (list, hosts)
 }
 
 /// `[[route]]`, with peers as indices.

@@ -9,7 +9,7 @@ use ahash::AHashMap;
 use crate::config::{Config, DomainPattern, Listen, NextHop, Peer, Realm};
 use crate::flow::{Host, ListenerId, Origin, PeerId, TlsIdentity, Transport};
 use crate::location::{Enabled, LocateKey};
-use crate::peering::{Domains, Ledger, Owner, Party, Sources};
+use crate::peering::{Domains, Ledger, Owner, Party, Published, Sources};
 use crate::transaction::TimerConfig;
 use crate::wire::{HostRef, Limits, Message};
 
@@ -76,7 +76,7 @@ pub struct PeerEntry {
 }
 
 /// Everything that decisions are made by.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Policy {
     /// The checked configuration.
     pub config: Arc<Config>,
@@ -104,6 +104,8 @@ pub struct Policy {
     by_tag: AHashMap<u32, PeerId>,
     /// What can be sent by towards the core, towards peers, and towards both.
     enabled: [Enabled; 3],
+    /// What the names in `sources` have led to.
+    published: Published,
     /// What is removed from what the core sends, and from what strangers send.
     strips: [Strips; 2],
     /// `[[route]]` prefixes, longest first, with peers in order.
@@ -143,10 +145,13 @@ impl Policy {
         for peer in peers.iter().flatten() {
             by_tag.entry(peer.tag).or_insert(peer.id);
         }
+        // What is known stays over a reload, so that nobody is refused until the DNS has answered again.
+        let published = before.map_or_else(Published::default, |b| b.published.clone());
         let mut policy = Self {
             by_tag,
             domains: domains(&config, &listeners, &ids),
-            sources: sources(&config, &ids),
+            sources: sources(&config, &ids, &published),
+            published,
             tls_names: tls_names(&config, &ids),
             core_names: config.core.tls_names.clone().into(),
             routes: routes(&config, &ids),
@@ -169,6 +174,17 @@ impl Policy {
         };
         policy.routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         policy
+    }
+
+    /// The same policy with other addresses behind the names in `sources`.
+    pub fn with_published(&self, published: Published) -> Self {
+        let ids = peer_ids(&self.config, Some(self));
+        Self { sources: sources(&self.config, &ids, &published), published, ..self.clone() }
+    }
+
+    /// What the names in `sources` have led to.
+    pub const fn published(&self) -> &Published {
+        &self.published
     }
 
     /// A peer by number.
@@ -455,7 +471,7 @@ fn domains(config: &Config, listeners: &[Listener], ids: &[PeerId]) -> Domains {
     d
 }
 
-fn sources(config: &Config, ids: &[PeerId]) -> Sources {
+fn sources(config: &Config, ids: &[PeerId], published: &Published) -> Sources {
     let mut s = Sources::default();
     for net in &config.core.sources {
         s.add(*net, Party::Core);
@@ -463,6 +479,12 @@ fn sources(config: &Config, ids: &[PeerId]) -> Sources {
     for (peer, id) in config.peers.iter().zip(ids) {
         for net in &peer.sources {
             s.add(*net, Party::Peer(*id));
+        }
+    }
+    for (peer, id) in config.peers.iter().zip(ids) {
+        let found = peer.source_names.iter().filter_map(|name| published.get(*id, name));
+        for addr in found.flat_map(|found| found.addrs.iter()) {
+            s.add_published(*addr, Party::Peer(*id));
         }
     }
     s

@@ -15,7 +15,7 @@ use rand::rngs::SysRng;
 use crate::config::{self, Config, ConfigError, Listen, Realm, Warning};
 use crate::flow::PeerId;
 use crate::location::{Instance, RankPolicy, Standing};
-use crate::peering::Ledger;
+use crate::peering::{Ledger, Published};
 use crate::proxy::Policy;
 use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
@@ -24,7 +24,7 @@ use super::costs::Down;
 use super::dns::{EnabledByRealm, Resolver};
 use super::fixed::keep_fixed;
 use super::tls::{Certificate, FileError, Tls};
-use super::{Counters, Handle, StartError, alto, probe, secret, start, workers};
+use super::{Counters, Handle, StartError, alto, follow, probe, secret, start, workers};
 
 /// Most instances listed.
 const MAX_LISTED: usize = 4096;
@@ -114,6 +114,8 @@ pub struct Node {
     probed: ArcSwap<Vec<(PeerId, Instance)>>,
     /// Tells the prober of a new policy.
     policy_changed: Arc<tokio::sync::Notify>,
+    /// Tells who follows the names in `sources` of a new policy.
+    names_changed: Arc<tokio::sync::Notify>,
     alto: Arc<alto::Alto>,
 }
 
@@ -155,6 +157,7 @@ impl Node {
             reloading: Mutex::default(),
             probed: ArcSwap::default(),
             policy_changed: Arc::default(),
+            names_changed: Arc::default(),
             alto: Arc::default(),
         });
         if node.handle.listeners() != config.listen {
@@ -169,6 +172,7 @@ impl Node {
             .ranker()
             .ask_health(Box::new(move |now| weak.upgrade().map(|node| node.down(now)).unwrap_or_default()));
         tokio.spawn(probe::run(Arc::downgrade(&node), Arc::clone(&node.policy_changed), random()?));
+        tokio.spawn(follow::run(Arc::downgrade(&node), Arc::clone(&node.names_changed)));
         tokio.spawn(watch_certificates(Arc::downgrade(&node)));
         tokio.spawn(alto::run(Arc::downgrade(&node), Arc::clone(&node.alto), random()?));
         Ok(node)
@@ -343,8 +347,18 @@ impl Node {
         self.resolver.ranker().configure(RankPolicy::of(&config));
         self.handle.update(&Update::Policy(policy));
         self.policy_changed.notify_one();
+        self.names_changed.notify_one();
         self.alto.wake();
         restart_needed
+    }
+
+    /// Puts other addresses behind the names in `sources`. Waits for a reload that is under way: may block.
+    pub(super) fn set_published(&self, published: Published) {
+        let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let policy = Arc::new(self.policy().with_published(published));
+        self.policy.store(Arc::clone(&policy));
+        self.name_peers(&policy);
+        self.handle.update(&Update::Policy(policy));
     }
 
     /// The certificates that this node shows, its own first.

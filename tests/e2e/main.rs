@@ -7,6 +7,7 @@ mod calls;
 mod probes;
 mod record_route;
 mod returns;
+mod sources;
 mod tls;
 
 use std::net::{IpAddr, SocketAddr};

@@ -152,6 +152,18 @@ fn the_rules_of_a_peer_for_numbers_are_one_table_or_several() {
 }
 
 #[test]
+fn sources_hold_prefixes_and_names_apart() {
+    let c = config(&format!(
+        "{CORE}[[peer]]\nname = \"sp2\"\ndomains = [\"example2.com\"]\n\
+         sources = [\"dns:Example2.COM.\", \"192.0.2.1\", \"dns:out.example2.com\", \"dns:example2.com\"]\n"
+    ));
+    let p = &c.peers[0];
+    assert_eq!(p.sources, ["192.0.2.1/32".parse().unwrap()]);
+    let names = ["example2.com", "out.example2.com"].map(|name| Host::Name(name.into()));
+    assert_eq!(p.source_names, names);
+}
+
+#[test]
 fn a_peer_keeps_everything_that_was_written_for_it() {
     let c = config(&format!(
         "{CORE}[[peer]]\nname = \"sp2\"\ndomains = [\"Example2.COM.\", \"*.example2.com\", \"192.0.2.7\", \"[2001:db8::7]\"]\n\

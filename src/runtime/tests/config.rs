@@ -12,6 +12,7 @@ pub(in crate::runtime) fn peer() -> Peer {
         domains: Vec::new(),
         next_hop: None,
         sources: Vec::new(),
+        source_names: Vec::new(),
         tls_names: None,
         certificate: None,
         strip_headers: Vec::new(),
