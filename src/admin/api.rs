@@ -118,6 +118,8 @@ pub fn peers(node: &Node) -> Value {
                 "calls": node.ledger().calls(peer.id),
                 "max_calls": config.max_calls,
                 "max_rate": config.max_rate,
+                "max_calls_per_instance": config.max_calls_per_instance,
+                "max_rate_per_instance": config.max_rate_per_instance,
                 "probed": config.probe.is_some(),
                 "instances": instances,
                 "attempts": attempts,

@@ -298,6 +298,10 @@ pub struct Peer {
     pub max_calls: Option<u32>,
     /// Most new calls per second.
     pub max_rate: Option<u32>,
+    /// Most calls at a time that one of its instances gets from us.
+    pub max_calls_per_instance: Option<u32>,
+    /// Most new calls per second that one of its instances gets from us.
+    pub max_rate_per_instance: Option<u32>,
     /// Overrides `[sip] t1`.
     pub t1: Option<Duration>,
     /// Overrides `[sip] try_timeout`.

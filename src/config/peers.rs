@@ -70,6 +70,8 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
         trust: section.boolean(report, "trust").unwrap_or(true),
         max_calls: section.number(report, "max_calls", 1..=u64::from(u32::MAX)),
         max_rate: section.number(report, "max_rate", 1..=u64::from(u32::MAX)),
+        max_calls_per_instance: section.number(report, "max_calls_per_instance", 1..=u64::from(u32::MAX)),
+        max_rate_per_instance: section.number(report, "max_rate_per_instance", 1..=u64::from(u32::MAX)),
         try_timeout: try_timeout(report, section, t1.unwrap_or(sip.t1)),
         failover_codes: failover_codes(report, section),
         numbers_in: numbers(report, section, "numbers_in", &raw::NUMBERS_IN),

@@ -46,7 +46,7 @@ kinds! {
     ]
     CORE "[core]" ["next_hops", "sources", "tls_names", "strip_headers"]
     PEER "[[peer]]" [
-        "name", "domains", "next_hop", "sources", "tls_names", "certificate", "key", "strip_headers", "trust", "max_calls", "max_rate", "t1",
+        "name", "domains", "next_hop", "sources", "tls_names", "certificate", "key", "strip_headers", "trust", "max_calls", "max_rate", "max_calls_per_instance", "max_rate_per_instance", "t1",
         "try_timeout", "failover_codes", "numbers_in", "numbers_out", "probe",
     ]
     NUMBERS_IN "[[peer.numbers_in]]" ["strip", "prefix"]

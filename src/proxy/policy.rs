@@ -9,7 +9,7 @@ use ahash::AHashMap;
 use crate::config::{Config, DomainPattern, Listen, NextHop, Peer, Realm};
 use crate::flow::{Host, ListenerId, Origin, PeerId, TlsIdentity, Transport};
 use crate::location::{Enabled, LocateKey};
-use crate::peering::{Domains, Ledger, Owner, Party, Published, Sources};
+use crate::peering::{Domains, InstanceLimits, Ledger, Owner, Party, Published, Sources};
 use crate::transaction::TimerConfig;
 use crate::wire::{HostRef, Limits, Message};
 
@@ -335,6 +335,14 @@ impl Policy {
             Party::Peer(p) => self.peer(p).is_none_or(|p| p.config.trust),
             Party::Federation | Party::Stranger => self.config.federation_trust,
         }
+    }
+
+    /// Limits of each instance of a party.
+    pub fn instance_limits(&self, of: Party) -> InstanceLimits {
+        of.peer().and_then(|p| self.peer(p)).map_or_else(InstanceLimits::default, |p| InstanceLimits {
+            calls: p.config.max_calls_per_instance,
+            rate: p.config.max_rate_per_instance,
+        })
     }
 
     /// Timers of client transactions towards a party.

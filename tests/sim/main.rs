@@ -4,6 +4,7 @@
 
 mod basics;
 mod failover;
+mod instances;
 mod msg;
 mod numbers;
 mod overload;

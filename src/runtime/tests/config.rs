@@ -21,6 +21,8 @@ pub(in crate::runtime) fn peer() -> Peer {
         numbers_out: Vec::new(),
         max_calls: None,
         max_rate: None,
+        max_calls_per_instance: None,
+        max_rate_per_instance: None,
         t1: None,
         try_timeout: None,
         failover_codes: None,
