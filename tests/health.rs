@@ -348,3 +348,16 @@ fn the_table_is_bounded() {
     assert!(h.observe(later, at(u32::MAX), INVITE).is_some(), "room is made of what ran out");
     assert_eq!(h.len(), 1);
 }
+
+#[test]
+fn what_is_down_tells_since_when_and_what_took_it_down_first() {
+    let lost = Observation::Unreachable(SendFailure::Icmp);
+    // The hold-down is over by then; the trial fails, which is no new fall.
+    let (h, t0, _) =
+        play(&[(0, OTHER), (10, INVITE), (20, lost), (60_000, Observation::TrialBegun), (60_010, lost)]);
+    assert_eq!(h.fallen().collect::<Vec<_>>(), [(at(1), t0 + ms(10), "silence")]);
+    let (h, t0, _) = play(&[(0, lost), (10, Observation::Answered), (20, BAD), (30, BAD), (40, BAD)]);
+    assert_eq!(h.fallen().collect::<Vec<_>>(), [(at(1), t0 + ms(40), "probe_failed")]);
+    let (h, ..) = play(&[(0, OTHER), (10, BAD)]);
+    assert_eq!(h.fallen().count(), 0, "a suspicion is no fall");
+}

@@ -15,6 +15,7 @@ pub mod dns;
 mod driver;
 mod element;
 mod events;
+pub mod glance;
 mod glue;
 mod listen;
 pub mod log;
