@@ -361,3 +361,15 @@ fn what_is_down_tells_since_when_and_what_took_it_down_first() {
     let (h, ..) = play(&[(0, OTHER), (10, BAD)]);
     assert_eq!(h.fallen().count(), 0, "a suspicion is no fall");
 }
+
+#[test]
+fn what_comes_back_tells_the_part_of_its_share_that_it_gets() {
+    let (h, t0, _) = play(&[(0, INVITE), (5_000, Observation::Answered)]);
+    let parts = |t| h.ramps(t0 + ms(t)).collect::<Vec<_>>();
+    let [(instance, part)] = parts(10_000)[..] else { panic!("one is on its way back") };
+    assert_eq!(instance, at(1));
+    assert!((0.5..0.6).contains(&part), "half the time and a tenth to begin with: {part}");
+    assert_eq!(parts(15_000), [], "all of it");
+    let (h, t0, _) = play(&[(0, INVITE)]);
+    assert_eq!(h.ramps(t0 + ms(10)).count(), 0, "what is down gets none");
+}

@@ -160,6 +160,20 @@ fn an_instance_that_is_avoided_tells_since_when_and_why() {
          CSeq: 1 INVITE\r\nContact: <sip:a@{from}>\r\nContent-Length: 0\r\n\r\n"
     );
     world.core.send_to(invite.as_bytes(), sbe).unwrap();
+    let happened = until("the fall in the journal", || {
+        let seen = world.json("/api/v1/overview");
+        seen["happened"].get(0).filter(|e| e["event"] == "down").cloned()
+    });
+    assert_eq!(
+        (&happened["instance"], &happened["peer"]),
+        (&"udp:127.0.0.21:9".into(), &"sp1".into()),
+        "{happened}"
+    );
+    assert_eq!(
+        (&happened["reason"], &happened["target"]),
+        (&"icmp".into(), &"127.0.0.21".into()),
+        "{happened}"
+    );
     let find = |value: &Value| {
         let peers = value["peers"].as_array().unwrap();
         let peer = peers.iter().find(|p| p["name"] == "sp1").unwrap();

@@ -20,6 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::runtime::glance::{Glance, Places};
 use crate::runtime::node::Node;
 
+use super::journal::Journal;
 use super::overview::overview;
 use super::text::Text;
 use super::window::Window;
@@ -53,10 +54,14 @@ impl std::fmt::Debug for Weakly {
 
 /// What has been seen so far.
 #[derive(Debug, Default)]
-struct Seen {
-    window: Window,
+pub(super) struct Seen {
+    /// How calls fared.
+    pub(super) window: Window,
+    /// What happened.
+    pub(super) journal: Journal,
+    /// The numbers of the last look.
+    pub(super) glance: Glance,
     places: Places,
-    glance: Glance,
 }
 
 impl Feed {
@@ -89,15 +94,15 @@ impl Feed {
     /// Takes in what is new, and tells those who watch.
     fn look(&self) {
         let (node, second) = (&self.node.0, self.second());
-        let glance = node.glance();
+        let (now, glance) = (Instant::now(), node.glance());
         let news = {
             let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            let Seen { window, places, .. } = &mut *seen;
+            let Seen { window, places, journal, .. } = &mut *seen;
             node.fresh_records(places, &mut |record| window.record(second, record));
-            window.look(Instant::now(), glance.calls, &glance.stats);
+            window.look(now, glance.calls, &glance.stats);
+            journal.look(now, node.fallen(), node.overload(now).shedding, node.is_draining());
             seen.glance = glance;
-            (self.latest.receiver_count() > 0)
-                .then(|| overview(node, &seen.glance, &seen.window, second, false))
+            (self.latest.receiver_count() > 0).then(|| overview(node, &seen, second, false))
         };
         if let Some(news) = news {
             self.latest.send_replace(Arc::from(news.to_string()));
@@ -111,7 +116,7 @@ impl Feed {
     /// The overview with its history.
     fn whole(&self) -> Value {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        overview(&self.node.0, &seen.glance, &seen.window, self.second(), true)
+        overview(&self.node.0, &seen, self.second(), true)
     }
 
     /// Its metrics.

@@ -15,6 +15,7 @@
 //! | `page` | what a browser without scripts sees |
 //! | `assets` | the dashboard's files, within the binary |
 //! | `overview` | what the dashboard shows first, as JSON |
+//! | `journal` | what happened lately |
 //! | `window` | how calls fared in the last minutes |
 //! | `feed` | live updates as server-sent events |
 //! | `client` | asks a running node |
@@ -30,6 +31,7 @@ mod dashboard_tests;
 mod explain;
 mod feed;
 mod http;
+mod journal;
 mod metrics;
 mod overview;
 mod page;

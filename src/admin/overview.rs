@@ -1,7 +1,7 @@
 //! What an operator looks at first, in one answer: `/api/v1/overview`, and every second `/api/v1/events`.
 //! And `/api/v1/certificates`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Instant, SystemTime};
 
 use serde_json::{Value, json};
@@ -14,6 +14,8 @@ use crate::runtime::glance::{Fallen, Glance};
 use crate::runtime::node::{Listed, Node};
 use crate::runtime::tls::Setting;
 
+use super::feed::Seen;
+use super::journal::{Event, Journal};
 use super::resolve::{down_for, round};
 use super::window::{Attempts, Counts, Directions, SECONDS, Second, Tally, Window, ratio};
 use super::words;
@@ -24,6 +26,8 @@ const PEERS: usize = 100;
 const INSTANCES: usize = 64;
 /// Causes of failure in one answer, most frequent first.
 const CAUSES: usize = 20;
+/// Happenings in one answer.
+const HAPPENED: usize = 30;
 /// Seconds over which rates are averaged.
 const RATE: usize = 5;
 
@@ -36,8 +40,11 @@ struct Place {
     share: f64,
 }
 
+type Places = HashMap<(Option<PeerId>, Instance), Place>;
+
 /// Everything, of this moment. `history`: with the course of the last minutes.
-pub fn overview(node: &Node, glance: &Glance, window: &Window, second: u64, history: bool) -> Value {
+pub fn overview(node: &Node, seen: &Seen, second: u64, history: bool) -> Value {
+    let Seen { glance, window, journal, .. } = seen;
     let now = Instant::now();
     let policy = node.policy();
     let counts = window.sum(second);
@@ -45,7 +52,8 @@ pub fn overview(node: &Node, glance: &Glance, window: &Window, second: u64, hist
     let up = listed.iter().filter(|l| l.standing == Standing::Up).count();
     let overload = node.overload(now);
     let at = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let (peers, left_out) = parties(node, &policy, glance, &counts, &listed, now);
+    let places = places(node, now);
+    let (peers, left_out) = parties(node, &policy, glance, &counts, &listed, &places, now);
     let mut value = json!({
         "at": round(at.as_secs_f64()),
         "name": policy.config.node.name.to_string(),
@@ -77,6 +85,7 @@ pub fn overview(node: &Node, glance: &Glance, window: &Window, second: u64, hist
             "causes": causes(&counts),
             "outcomes": outcomes(&counts),
         },
+        "happened": happened(node, &policy, journal, &listed, &places),
         "peers": peers,
         "peers_left_out": left_out,
         "second": window.seconds().next_back().map(row),
@@ -86,6 +95,49 @@ pub fn overview(node: &Node, glance: &Glance, window: &Window, second: u64, hist
         map.insert("history".into(), seconds.into());
     }
     value
+}
+
+/// The last happenings, newest first.
+fn happened(
+    node: &Node,
+    policy: &Policy,
+    journal: &Journal,
+    listed: &[Listed],
+    places: &Places,
+) -> Vec<Value> {
+    let of = |instance: &Instance| {
+        let peer = listed.iter().find(|l| l.instance == *instance).map(|l| l.peer);
+        let place = peer.and_then(|p| places.get(&(p, *instance)));
+        json!({
+            "instance": instance.to_string(),
+            "peer": peer.map(|p| policy.peer_name(p)),
+            "target": place.map(|p| p.target.as_str()),
+        })
+    };
+    let all = journal.last(HAPPENED).map(|(at, event)| {
+        let (word, mut value) = match event {
+            Event::Down(instance, reason) => {
+                let mut value = of(instance);
+                value["reason"] = (*reason).into();
+                value["text"] = words::fallen(reason).into();
+                ("down", value)
+            }
+            Event::Up(instance, after) => {
+                let mut value = of(instance);
+                value["after"] = round(after.as_secs_f64()).into();
+                ("up", value)
+            }
+            Event::Shedding(true) => ("overload_begins", json!({})),
+            Event::Shedding(false) => ("overload_ends", json!({})),
+            Event::Draining(true) => ("drain_begins", json!({})),
+            Event::Draining(false) => ("drain_ends", json!({})),
+        };
+        let at = node.wall_clock(*at).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        value["event"] = word.into();
+        value["at"] = round(at.as_secs_f64()).into();
+        value
+    });
+    all.collect()
 }
 
 /// `[calls, invites, attempts, failovers, refused]`
@@ -166,9 +218,11 @@ fn parties(
     glance: &Glance,
     counts: &Counts,
     listed: &[Listed],
+    places: &Places,
     now: Instant,
 ) -> (Vec<Value>, usize) {
-    let (fallen, places) = (node.fallen(), places(node, now));
+    let fallen = node.fallen();
+    let ramps = node.ramps(now);
     let mut by_peer: HashMap<Option<PeerId>, Vec<&Listed>> = HashMap::new();
     for one in listed {
         by_peer.entry(one.peer).or_default().push(one);
@@ -190,7 +244,7 @@ fn parties(
         let peer = id.and_then(|i| policy.peer(i));
         let both = counts.parties.get(&id).unwrap_or(&nothing);
         let attempts: u64 = glance.stats.attempts.iter().filter(|((p, _), _)| *p == id).map(|(_, n)| n).sum();
-        let (shown, more) = instances(id, listed, counts, &fallen, &places, now);
+        let (shown, more) = instances(id, listed, counts, &fallen, &ramps, places, now);
         json!({
             "name": policy.peer_name(id),
             "core": id.is_none(),
@@ -214,7 +268,8 @@ fn instances(
     listed: &[&Listed],
     counts: &Counts,
     fallen: &Fallen,
-    places: &HashMap<(Option<PeerId>, Instance), Place>,
+    ramps: &BTreeMap<Instance, f64>,
+    places: &Places,
     now: Instant,
 ) -> (Vec<Value>, usize) {
     let of = |i: Instance| counts.instances.get(&(peer, i)).copied().unwrap_or_default();
@@ -248,6 +303,7 @@ fn instances(
             "reason": down.map(|(_, reason)| *reason),
             "reason_text": down.map(|(_, reason)| words::fallen(reason)),
             "down_for": down_for(l.standing, now),
+            "ramp": ramps.get(&l.instance).map(|r| round(*r)),
             "probed": l.probed,
             "attempts": attempts,
             "ok": ok,
@@ -259,7 +315,7 @@ fn instances(
 }
 
 /// Where each instance stands in what was located for its peer.
-fn places(node: &Node, now: Instant) -> HashMap<(Option<PeerId>, Instance), Place> {
+fn places(node: &Node, now: Instant) -> Places {
     let mut all = HashMap::new();
     for (peer, located) in node.stats().locations(now) {
         place_all(&mut all, peer, &located);
@@ -267,7 +323,7 @@ fn places(node: &Node, now: Instant) -> HashMap<(Option<PeerId>, Instance), Plac
     all
 }
 
-fn place_all(all: &mut HashMap<(Option<PeerId>, Instance), Place>, peer: Option<PeerId>, located: &Located) {
+fn place_all(all: &mut Places, peer: Option<PeerId>, located: &Located) {
     for tier in &located.tiers {
         for (at, server) in tier.servers.iter().enumerate() {
             for instance in (0..server.addrs.len()).filter_map(|a| server.instance(a)) {

@@ -253,10 +253,10 @@ fn known(party: Party) -> Option<PeerId> {
 }
 
 /// The place of a key, as far as there is room.
-fn place<'a, K: std::hash::Hash + Eq, V: Default>(
-    map: &'a mut HashMap<K, V, ahash::RandomState>,
+fn place<K: std::hash::Hash + Eq, V: Default>(
+    map: &mut HashMap<K, V, ahash::RandomState>,
     key: K,
-) -> Option<&'a mut V> {
+) -> Option<&mut V> {
     if map.len() >= MOST && !map.contains_key(&key) {
         return None;
     }

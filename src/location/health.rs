@@ -118,6 +118,12 @@ impl Health {
         down.map(|(instance, e)| (*instance, e.went_down.0, e.went_down.1))
     }
 
+    /// The instances that get less than their share because they have just come back, and the part of it they get.
+    pub fn ramps(&self, now: Instant) -> impl Iterator<Item = (Instance, f64)> + '_ {
+        let up = self.entries.iter().filter(|(_, e)| !e.is_down());
+        up.map(move |(instance, e)| (*instance, e.ramp(now, &self.policy))).filter(|(_, part)| *part < 1.0)
+    }
+
     /// Forgets what no longer matters: a hold-down that ran out at least `hold_down_max` (and a
     /// second) ago and was never tried, lone silences of that age, what has been well for long enough after it came
     /// back, and what probes have left alone for a day.

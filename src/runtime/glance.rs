@@ -66,6 +66,16 @@ impl Node {
         }
     }
 
+    /// Instances that have come back, and the part of their weight that they get so far; of all shards, the least.
+    pub fn ramps(&self, now: Instant) -> BTreeMap<Instance, f64> {
+        let mut all: BTreeMap<Instance, f64> = BTreeMap::new();
+        for (instance, part) in self.each(|shard| shard.ramps(now)).into_iter().flatten() {
+            let known = all.entry(instance).or_insert(part);
+            *known = known.min(part);
+        }
+        all
+    }
+
     /// Since when instances have been down, and the word for why; of all shards, the one that knew it first.
     pub fn fallen(&self) -> Fallen {
         let mut all = Fallen::new();

@@ -289,6 +289,11 @@ impl Shard {
         self.core.health.fallen().collect()
     }
 
+    /// Instances on their way back to a full share, and the part they get: see [`Health::ramps`].
+    pub fn ramps(&self, now: Instant) -> Vec<(Instance, f64)> {
+        self.core.health.ramps(now).collect()
+    }
+
     /// What is remembered of instances.
     pub fn health(&self, now: Instant) -> Vec<(Instance, Standing)> {
         self.core.health.iter_sorted(now)

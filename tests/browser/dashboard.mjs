@@ -33,7 +33,7 @@ await test("the overview shows calls, peers, instances and how calls fare", asyn
   check(/\d/.test(await tile("Answered")), "an answer-seizure ratio", await tile("Answered"));
   check(/ms/.test(await tile("Post-dial delay")), "a post-dial delay", await tile("Post-dial delay"));
   const peer = page.locator("article.peer[aria-label=demo]");
-  check((await peer.locator("tbody tr").count()) === 6, "six instances");
+  await until("three instances by each transport", async () => (await peer.locator("tbody tr").count()) >= 6);
   check((await peer.innerText()).includes("alpha.demo.example"), "instances by name");
   check((await page.locator("#outcomes ~ table tbody tr").count()) > 0, "why attempts were given up");
   const first = await page.evaluate(() => document.querySelector(".tile strong").textContent + performance.now());
@@ -45,7 +45,8 @@ await test("an instance that fails is told in words, with reason and time", asyn
   const row = page.locator("article.peer tbody tr", { has: page.locator(".pill.bad") }).first();
   await until("a reason", async () => /for \d|it /.test(await row.innerText().catch(() => "")));
   check((await text(".verdict")).includes("demo:"), "the verdict names the peer", await text(".verdict"));
-  await page.screenshot({ path: `${OUT}/overview-light.png`, fullPage: true });
+  const lately = await text("section[aria-labelledby=happened]");
+  check(/is avoided: /.test(lately) && lately.includes("demo.example"), "and what happened when", lately.slice(0, 300));
 });
 
 await test("a call that moved on opens as a ladder of who, when, what, why", async () => {
@@ -215,7 +216,7 @@ await test("the DNS cache is shown with ages, narrowed down and flushed", async 
   check(/\d s/.test(await text("main tbody td[data-label=Age]")), "their ages");
   await page.screenshot({ path: `${OUT}/dns-light.png`, fullPage: true });
   await page.fill("#filter", "gamma.demo.example");
-  await until("fewer", async () => (await page.locator("main tbody tr").count()) < 6);
+  await until("fewer", async () => (await page.locator("main tbody tr").count()) < 5);
   await page.fill("#filter", "");
   await page.locator("button", { hasText: "Flush the whole cache" }).click();
   await page.locator("#ask-yes").click();
@@ -296,6 +297,17 @@ for (const [colorScheme, viewport] of looks) {
     await other.close();
   });
 }
+
+await test("when the node is gone, the page says that what it shows is old", async () => {
+  await go("");
+  await until("figures", async () => /^\d/.test(await tile("Calls now")));
+  check(faults.length === 0, "no errors in the console until then", faults.join(" | "));
+  world.stop();
+  await until("the loss", async () => (await text("#link")).includes("no news for"));
+  check((await text(".verdict")).includes("what is shown is old"), "in the verdict too", await text(".verdict"));
+  await page.screenshot({ path: `${OUT}/lost-light.png` });
+  faults.length = 0;
+});
 
 check(faults.length === 0, "no errors in the console", faults.join(" | "));
 check(strangers.length === 0, "nothing asked of anybody else", strangers.join(" "));

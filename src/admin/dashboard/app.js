@@ -61,7 +61,8 @@ function head() {
   const news = state.news;
   if (!news) return;
   document.getElementById("node").textContent = news.name;
-  const pillOf = news.draining ? pill("warn", "Draining")
+  const pillOf = state.link === "lost" ? pill("off", "Not known")
+    : news.draining ? pill("warn", "Draining")
     : !news.ready ? pill("warn", "Not ready")
     : news.overload.shedding ? pill("bad", "Overloaded")
     : pill("ok", "Ready");

@@ -12,7 +12,7 @@ const OUTCOMES = [
   ["4xx", "4xx"], ["5xx", "5xx"], ["6xx", "6xx"], ...STATUSES.map((n) => [String(n), String(n)]),
 ];
 const METHODS = ["", "INVITE", "REGISTER", "OPTIONS", "MESSAGE", "SUBSCRIBE", "NOTIFY", "PUBLISH", "REFER"];
-const TIMES = [["", "as far back as there are records"], ["1m", "last minute"], ["5m", "last 5 minutes"], ["15m", "last 15 minutes"], ["1h", "last hour"], ["6h", "last 6 hours"], ["24h", "last day"]];
+const TIMES = [["", "any time"], ["1m", "last minute"], ["5m", "last 5 minutes"], ["15m", "last 15 minutes"], ["1h", "last hour"], ["6h", "last 6 hours"], ["24h", "last day"]];
 const LIMIT = 60;
 
 /** How a call ended, in a shape, a colour and a word. */
@@ -28,23 +28,23 @@ export const callLink = (id) => `#/call/${encodeURIComponent(id)}`;
 
 const COLUMNS = [
   {
-    label: "Time",
+    label: "Time", bare: "when",
     of: (c) => h("time", { datetime: new Date(c.started * 1000).toISOString(), title: `${date(c.started)}, this browser's time zone` }, clock(c.started, true)),
   },
   {
-    label: "Request", wide: true,
+    label: "Request", wide: true, bare: "what",
     of: (c) => h("a", { href: callLink(c.call_id), class: "target" }, c.method !== "INVITE" && h("b", null, `${c.method} `), c.uri || NONE),
   },
-  { label: "Caller", wide: true, of: (c) => h("span", { class: "clip" }, c.caller.replace(/;tag=.*$/, "") || NONE) },
+  { label: "Caller", wide: true, bare: "caller", of: (c) => h("span", { class: "clip" }, c.caller.replace(/;tag=.*$/, "") || NONE) },
   { label: "From", of: (c) => c.from },
   { label: "To", of: (c) => (c.to.length ? c.to.join(", ") : NONE) },
-  { label: "Result", half: true, of: (c) => [result(c), c.reason && h("span", { class: "note why" }, ` ${c.reason.replaceAll("_", " ")}`)] },
+  { label: "Result", bare: "result", of: (c) => [result(c), c.reason && h("span", { class: "note why" }, ` ${c.reason.replaceAll("_", " ")}`)] },
   { label: "Attempts", num: true, of: (c) => (c.attempts_made > 1 ? h("b", null, num(c.attempts_made)) : num(c.attempts_made)) },
-  { label: "Took", num: true, of: (c) => ms(c.ended_ms) },
+  { label: "Took", num: true, bare: "took", of: (c) => ms(c.ended_ms) },
 ];
 
 export function callsTable(calls, caption, empty) {
-  return table(caption, COLUMNS, calls, { empty, key: (c) => `${c.call_id} ${c.started} ${c.method}` });
+  return table(caption, COLUMNS, calls, { empty, name: "calls", key: (c) => `${c.call_id} ${c.started} ${c.method}` });
 }
 
 const field = (label, control) => h("div", { class: "field" }, h("label", { for: control.id }, label), control);

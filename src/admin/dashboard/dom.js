@@ -162,16 +162,16 @@ export function bar(share, planned) {
  * A table. Columns: { label, num, wide, of(row) }. On a narrow screen each row becomes a block with its labels, so the
  * roles are written out: they survive a changed display.
  */
-export function table(caption, columns, rows, { key, empty, seen } = {}) {
+export function table(caption, columns, rows, { key, empty, seen, name } = {}) {
   if (rows.length === 0) return h("p", { class: "empty" }, empty ?? "Nothing.");
   const head = columns.map((c) =>
     h("th", { scope: "col", role: "columnheader", class: c.num ? "num" : null }, c.label));
   const body = rows.map((row) =>
     h("tr", { role: "row", "data-key": key ? key(row) : null },
       columns.map((c) =>
-        h("td", { role: "cell", class: [c.num && "num", c.wide && "wide", c.half && "half"].filter(Boolean).join(" ") || null, "data-label": c.label },
+        h("td", { role: "cell", class: [c.num && "num", c.wide && "wide", c.half && "half", c.bare && `bare ${c.bare}`].filter(Boolean).join(" ") || null, "data-label": c.label },
           c.of(row)))));
-  return h("table", { role: "table" },
+  return h("table", { role: "table", class: name },
     h("caption", { class: seen ? null : "unseen" }, caption),
     h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, head)),
     h("tbody", { role: "rowgroup" }, body));

@@ -52,7 +52,8 @@ async function poll() {
     take(await ask("/api/v1/overview"));
     if (state.link !== "live") setLink("polling");
   } catch {
-    setLink("lost");
+    state.link = "lost";
+    tell();
   }
 }
 
@@ -71,7 +72,7 @@ export function start() {
   let retry = 0;
   setInterval(() => {
     if (document.hidden) return;
-    if (performance.now() - state.at < QUIET) return;
+    if (performance.now() - state.at < (state.link === "live" ? QUIET : POLL / 2)) return;
     poll();
     // A refused stream is closed for good by the browser: try again, not too often.
     if (source.readyState === EventSource.CLOSED && performance.now() > retry) {

@@ -1,6 +1,6 @@
 // What to look at first: is it well, and if not, what is wrong.
 
-import { bar, code, count, h, mark, ms, num, percent, pill, rate, seconds, section, show, spark, table } from "./dom.js";
+import { bar, clock, code, count, h, mark, ms, num, percent, pill, rate, seconds, section, show, spark, table } from "./dom.js";
 import { ask, onNews, state } from "./live.js";
 import { callsTable } from "./calls.js";
 
@@ -36,6 +36,7 @@ export function troubles(n) {
 }
 
 function verdict(n, all) {
+  if (state.link === "lost") return ["bad", "No contact with the node"];
   if (all.some(([kind]) => kind === "bad")) return ["bad", "Something is wrong"];
   if (n.draining) return ["warn", "Draining"];
   if (all.length) return ["warn", "Calls go through, with something to look at"];
@@ -69,7 +70,7 @@ function tiles(n) {
 export function standing(i) {
   const again = i.down_for === null ? "" : `again in ${seconds(i.down_for)}`;
   return {
-    up: () => pill("ok", "Up"),
+    up: () => pill("ok", "Up", typeof i.ramp === "number" && `, at ${percent(i.ramp)} of its share`),
     trial: () => pill("warn", "On trial"),
     down: () => pill("bad", "Avoided", again && `, ${again}`),
     probed_down: () => pill("bad", "Down by probes"),
@@ -120,6 +121,27 @@ function peer(p) {
       direction("from it:", p.from)),
     p.instances.length > 0 && table(`Instances of ${p.name}, ${WINDOW}`, INSTANCE, p.instances, { key: (i) => i.instance }),
     p.instances_left_out > 0 && h("p", { class: "note" }, `and ${count(p.instances_left_out, "more instance")}`));
+}
+
+const HAPPENED = {
+  down: (e) => ["bad", [who(e), " is avoided: ", e.text ?? e.reason.replaceAll("_", " ")]],
+  up: (e) => ["ok", [who(e), ` is used again, after ${seconds(e.after)}`]],
+  overload_begins: () => ["bad", "Overload: new calls are being shed"],
+  overload_ends: () => ["ok", "The overload is over"],
+  drain_begins: () => ["warn", "Draining began"],
+  drain_ends: () => ["ok", "Draining ended: new calls are accepted"],
+};
+const who = (e) => [e.peer && `${e.peer}: `, e.target && h("b", null, `${e.target} `), code(e.instance)];
+
+/** What happened lately, newest first. */
+function happened(n) {
+  const list = n.happened ?? [];
+  if (!list.length) return h("p", { class: "empty" }, "Nothing since the start: no instance fell or came back, no overload, no drain.");
+  return h("ul", { class: "log", tabindex: 0, "aria-label": "What happened lately" }, list.map((e) => {
+    const [kind, what] = HAPPENED[e.event]?.(e) ?? ["off", e.event];
+    return h("li", { class: kind, "data-key": `${e.at} ${e.event} ${e.instance ?? ""}` },
+      h("time", { datetime: new Date(e.at * 1000).toISOString() }, clock(e.at)), mark(kind), h("span", null, what));
+  }));
 }
 
 function causes(n) {
@@ -182,6 +204,7 @@ export function view(main) {
         [...peers].sort((a, b) => a.core - b.core).map(peer),
         n.peers_left_out > 0 && h("p", { class: "note" }, `${count(n.peers_left_out, "quieter peer")} not shown; `, h("a", { href: "/api/v1/peers" }, "all as JSON"), ".")),
       h("div", { class: "columns", "data-key": "columns" },
+        section("happened", "What happened lately", happened(n)),
         section("causes", "Why calls failed", causes(n)),
         section("outcomes", "Why attempts were given up", outcomes(n)),
         section("limits", "Load and limits", overload(n), limitsTable(n))));
