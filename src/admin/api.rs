@@ -5,7 +5,6 @@ use std::time::{Instant, SystemTime};
 use serde_json::{Value, json};
 
 use crate::config::{ConfigError, DomainPattern, Warning};
-use crate::proxy::Policy;
 use crate::runtime::glance::Fallen;
 use crate::runtime::node::{Listed, Node, ReloadError, Reloaded};
 
@@ -177,11 +176,6 @@ pub fn dns(node: &Node, limit: usize) -> Value {
         "cache": resolver.stats().cache().map(|(result, n)| (result.to_owned(), Value::from(n))).collect::<Value>(),
         "entries": entries,
     })
-}
-
-/// `/api/v1/alto`
-pub fn alto(policy: &Policy) -> Value {
-    json!({ "configured": policy.config.alto.is_some(), "costs": [], "age": null })
 }
 
 /// What a reload has done, and the HTTP status for it.

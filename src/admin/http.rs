@@ -25,7 +25,7 @@ use crate::runtime::node::Node;
 use super::auth::{Audit, Denied, Tokens};
 use super::feed::{self, Feed};
 use super::whatif::WhatIf;
-use super::{api, assets, explain, metrics, overview, page, resolve, search, text};
+use super::{alto, api, assets, explain, metrics, overview, page, resolve, search, text};
 
 /// Connections served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 128;
@@ -143,7 +143,8 @@ fn router(node: Arc<Node>, feed: Arc<Feed>) -> Router {
         .route("/api/v1/dns", get(dns).delete(flush))
         .route("/api/v1/dns/{*name}", delete(flush_name))
         .route("/api/v1/certificates", get(async |State(node): Shared| Json(overview::certificates(&node))))
-        .route("/api/v1/alto", get(async |State(node): Shared| Json(api::alto(&node.policy()))))
+        .route("/api/v1/alto", get(alto_state).delete(flush_alto))
+        .route("/api/v1/alto/{*whose}", delete(flush_alto_of))
         .route("/api/v1/resolve", get(resolve_uri))
         .route("/api/v1/calls", get(calls))
         .route("/api/v1/calls/{*call_id}", get(call))
@@ -292,6 +293,32 @@ async fn flush_name(State(node): Shared, Path(name): Path<String>) -> Response {
     node.resolver().flush(Some(&name));
     tracing::info!(name, "DNS cache flushed");
     Json(json!({ "ok": true, "name": name })).into_response()
+}
+
+async fn alto_state(State(node): Shared, Query(query): Query<Limit>) -> Json<Value> {
+    let limit = query.limit.unwrap_or(alto::COSTS).min(100_000);
+    let state = tokio::task::spawn_blocking(move || alto::alto(&node, limit)).await;
+    Json(state.unwrap_or_default())
+}
+
+async fn flush_alto(State(node): Shared) -> Response {
+    if !node.alto().flush(None, std::time::Instant::now()) {
+        return error(StatusCode::NOT_FOUND, "there is no [alto] in the configuration");
+    }
+    tracing::info!("ALTO costs flushed");
+    Json(json!({ "ok": true })).into_response()
+}
+
+async fn flush_alto_of(State(node): Shared, Path(whose): Path<String>) -> Response {
+    let Some(addrs) = alto::addresses(&node, &whose) else {
+        return error(StatusCode::NOT_FOUND, "this is neither a peer nor an address");
+    };
+    if !node.alto().flush(Some(&addrs), std::time::Instant::now()) {
+        return error(StatusCode::NOT_FOUND, "there is no [alto] in the configuration");
+    }
+    tracing::info!(whose, addresses = addrs.len(), "ALTO costs flushed");
+    let addrs: Vec<String> = addrs.iter().map(ToString::to_string).collect();
+    Json(json!({ "ok": true, "addresses": addrs })).into_response()
 }
 
 #[derive(Deserialize)]

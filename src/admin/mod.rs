@@ -7,6 +7,7 @@
 //! | `metrics` | the counters as Prometheus text |
 //! | `text` | the exposition format |
 //! | `api` | status, peers, DNS as JSON |
+//! | `alto` | the ALTO client's state, costs and metrics |
 //! | `resolve` | how a URI would be located, without sending anything |
 //! | `whatif` | where calls would go if some instances were down |
 //! | `explain` | the decision record of a call as JSON |
@@ -20,6 +21,7 @@
 //! | `feed` | live updates as server-sent events |
 //! | `client` | asks a running node |
 
+mod alto;
 mod api;
 mod assets;
 pub mod auth;

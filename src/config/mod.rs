@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use admin::AdminTokens;
-pub use alto::{Alto, AltoMode, AltoRule, AltoScope};
+pub use alto::{Alto, AltoCredentials, AltoMode, AltoRule, AltoScope, AltoService};
 pub use error::{ConfigError, Warning};
 pub use load::{complaint, find, load, parse};
 pub use raw::known_keys;
@@ -64,7 +64,7 @@ pub struct Config {
     pub routes: Vec<RouteRule>,
     /// `[federation] open`
     pub federation_open: bool,
-    /// `[alto]`, as far as it is understood today.
+    /// `[alto]`
     pub alto: Option<Alto>,
     /// `[runtime]`
     pub runtime: Runtime,

@@ -53,8 +53,9 @@ kinds! {
     ROUTE "[[route]]" ["prefix", "peers"]
     FEDERATION "[federation]" ["open"]
     ALTO "[alto]" [
-        "directory", "source", "metric", "mode", "scope", "refresh", "rule", "band", "band_abs", "max_share", "min_coverage", "persist",
-        "hold_down", "stale", "max_stale", "override",
+        "directory", "service", "resource", "source", "metric", "mode", "scope", "refresh", "rule", "band", "band_abs", "max_share",
+        "min_coverage", "persist", "hold_down", "stale", "max_stale", "redirect_allow", "trust", "certificate", "key", "token_file", "basic_user",
+        "basic_password_file", "override",
     ]
     OVERRIDE "[[alto.override]]" ["prefix", "cost"]
     RUNTIME "[runtime]" ["workers", "drain_timeout"]

@@ -11,7 +11,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
@@ -35,6 +35,12 @@ const FORGOTTEN: Duration = Duration::from_secs(2 * 3600);
 /// The addresses of one tier of a peer's servers: two at least, sorted, no duplicates.
 pub type AddressSet = Arc<[IpAddr]>;
 
+/// Instances that are down.
+pub type Down = HashSet<Instance, ahash::RandomState>;
+
+/// Who knows of them.
+pub type AskDown = Box<dyn Fn(Instant) -> Down + Send + Sync>;
+
 /// What is remembered of the order of one result.
 struct Entry {
     /// As the DNS gave it.
@@ -49,7 +55,9 @@ pub struct Ranker {
     snapshot: ArcSwap<CostSnapshot>,
     entries: Mutex<HashMap<LocateKey, Entry, ahash::RandomState>>,
     epoch: AtomicU64,
-    down: ArcSwap<HashSet<Instance, ahash::RandomState>>,
+    /// Tells which instances are down.
+    health: OnceLock<AskDown>,
+    down: ArcSwap<Down>,
     wanted: Mutex<HashMap<AddressSet, Instant, ahash::RandomState>>,
     /// Sent when a set is added; and when a snapshot is published.
     added: watch::Sender<u64>,
@@ -63,6 +71,7 @@ impl Default for Ranker {
             snapshot: ArcSwap::default(),
             entries: Mutex::default(),
             epoch: AtomicU64::new(0),
+            health: OnceLock::new(),
             down: ArcSwap::default(),
             wanted: Mutex::default(),
             added: watch::Sender::new(0),
@@ -176,6 +185,9 @@ impl Ranker {
     pub fn publish(&self, snapshot: CostSnapshot, now: Instant) {
         let serial = snapshot.serial;
         self.snapshot.store(Arc::new(snapshot));
+        if let Some(ask) = self.health.get() {
+            self.down.store(Arc::new(ask(now)));
+        }
         let keys: Vec<LocateKey> = {
             let mut entries = self.entries();
             entries.retain(|_, e| now.saturating_duration_since(e.seen) < FORGOTTEN);
@@ -192,11 +204,10 @@ impl Ranker {
         self.published.send_replace(serial);
     }
 
-    /// Takes over which instances are down: an order whose leading class is all down is not held against a change.
-    pub fn set_down(&self, down: HashSet<Instance, ahash::RandomState>) {
-        if **self.down.load() != down {
-            self.down.store(Arc::new(down));
-        }
+    /// Sets who is asked, with each snapshot, which instances are down: an order whose leading class is all down is not
+    /// held against a change. The first one set stays.
+    pub fn ask_health(&self, ask: AskDown) {
+        let _ = self.health.set(ask);
     }
 
     /// The snapshot in use.

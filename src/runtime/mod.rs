@@ -7,6 +7,7 @@
 //! on the worker that accepted or opened it ([`stream`], [`dial`]) and is known to all through a
 //! registry ([`pool`]). [`node`] puts it all together; [`probe`] sends OPTIONS to peers that want it.
 
+pub mod alto;
 mod carrier;
 pub mod costs;
 mod counters;
@@ -15,6 +16,7 @@ pub mod dns;
 mod driver;
 mod element;
 mod events;
+mod fixed;
 pub mod glance;
 mod glue;
 mod listen;

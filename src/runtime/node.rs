@@ -20,9 +20,11 @@ use crate::proxy::Policy;
 use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
+use super::costs::Down;
 use super::dns::{EnabledByRealm, Resolver};
+use super::fixed::keep_fixed;
 use super::tls::{Certificate, FileError, Tls};
-use super::{Counters, Handle, StartError, probe, secret, start, workers};
+use super::{Counters, Handle, StartError, alto, probe, secret, start, workers};
 
 /// Most instances listed.
 const MAX_LISTED: usize = 4096;
@@ -112,6 +114,7 @@ pub struct Node {
     probed: ArcSwap<Vec<(PeerId, Instance)>>,
     /// Tells the prober of a new policy.
     policy_changed: Arc<tokio::sync::Notify>,
+    alto: Arc<alto::Alto>,
 }
 
 impl Node {
@@ -152,6 +155,7 @@ impl Node {
             reloading: Mutex::default(),
             probed: ArcSwap::default(),
             policy_changed: Arc::default(),
+            alto: Arc::default(),
         });
         if node.handle.listeners() != config.listen {
             // Port 0 has become a real one, which belongs into Via and Record-Route.
@@ -160,8 +164,13 @@ impl Node {
         } else {
             node.name_peers(&policy);
         }
+        let weak = Arc::downgrade(&node);
+        node.resolver
+            .ranker()
+            .ask_health(Box::new(move |now| weak.upgrade().map(|node| node.down(now)).unwrap_or_default()));
         tokio.spawn(probe::run(Arc::downgrade(&node), Arc::clone(&node.policy_changed), random()?));
         tokio.spawn(watch_certificates(Arc::downgrade(&node)));
+        tokio.spawn(alto::run(Arc::downgrade(&node), Arc::clone(&node.alto), random()?));
         Ok(node)
     }
 
@@ -178,6 +187,11 @@ impl Node {
     /// The resolver.
     pub fn resolver(&self) -> &Resolver {
         &self.resolver
+    }
+
+    /// The ALTO client.
+    pub fn alto(&self) -> &alto::Alto {
+        &self.alto
     }
 
     /// Calls and rates of the peers.
@@ -329,6 +343,7 @@ impl Node {
         self.resolver.ranker().configure(RankPolicy::of(&config));
         self.handle.update(&Update::Policy(policy));
         self.policy_changed.notify_one();
+        self.alto.wake();
         restart_needed
     }
 
@@ -419,6 +434,12 @@ impl Node {
         worst
     }
 
+    /// The instances that are down.
+    fn down(&self, now: Instant) -> Down {
+        let down = |s: &Standing| matches!(s, Standing::Down { .. } | Standing::ProbedDown);
+        self.health(now).into_iter().filter(|(_, s)| down(s)).map(|(i, _)| i).collect()
+    }
+
     /// The instances that were located for calls within the last hour, or are probed; by peer, then instance.
     pub fn instances(&self, now: Instant) -> Vec<Listed> {
         let health = self.health(now);
@@ -494,52 +515,6 @@ pub fn enabled(policy: &Policy) -> EnabledByRealm {
         core: policy.enabled(Realm::Core).clone(),
         both: policy.enabled(Realm::Both).clone(),
     }
-}
-
-/// Keeps what is fixed from the start on, and says which of it was to change.
-fn keep_fixed(config: &mut Config, before: &Config, bound: &[Listen]) -> Vec<&'static str> {
-    let mut changed = Vec::new();
-    let same = |l: &Listen, b: &Listen| {
-        let port = l.bind.port() == b.bind.port() || l.bind.port() == 0;
-        Listen { bind: b.bind, ..l.clone() } == *b && port && l.bind.ip() == b.bind.ip()
-    };
-    if config.listen.len() != bound.len() || !config.listen.iter().zip(bound).all(|(l, b)| same(l, b)) {
-        changed.push("[[listen]]");
-    }
-    config.listen = bound.to_vec();
-    let (sip, old) = (&mut config.sip, &before.sip);
-    let mut fixed = |name, differs: bool| {
-        if differs {
-            changed.push(name);
-        }
-    };
-    fixed("sip.idle_timeout", sip.idle_timeout != old.idle_timeout);
-    fixed("sip.message_timeout", sip.message_timeout != old.message_timeout);
-    fixed("sip.connect_timeout", sip.connect_timeout != old.connect_timeout);
-    fixed("sip.max_message", sip.max_message != old.max_message);
-    fixed("sip.max_headers", sip.max_headers != old.max_headers);
-    fixed("sip.max_header", sip.max_header != old.max_header);
-    fixed("sip.dialog_secret_file", sip.dialog_secret_file != old.dialog_secret_file);
-    fixed("runtime.workers", config.runtime.workers != before.runtime.workers);
-    fixed("limits.connections", config.limits.connections != before.limits.connections);
-    fixed("limits.write_queue", config.limits.write_queue != before.limits.write_queue);
-    fixed("limits.dns_entries", config.limits.dns_entries != before.limits.dns_entries);
-    fixed("[log]", config.log != before.log);
-    fixed("admin.bind", config.admin != before.admin);
-    sip.idle_timeout = old.idle_timeout;
-    sip.message_timeout = old.message_timeout;
-    sip.connect_timeout = old.connect_timeout;
-    sip.max_message = old.max_message;
-    sip.max_headers = old.max_headers;
-    sip.max_header = old.max_header;
-    sip.dialog_secret_file.clone_from(&old.dialog_secret_file);
-    config.runtime.workers = before.runtime.workers;
-    config.limits.connections = before.limits.connections;
-    config.limits.write_queue = before.limits.write_queue;
-    config.limits.dns_entries = before.limits.dns_entries;
-    config.log.clone_from(&before.log);
-    config.admin = before.admin;
-    changed
 }
 
 /// One shard per worker; all secrets are drawn anew at every start.

@@ -226,12 +226,19 @@ await test("the DNS cache is shown with ages, narrowed down and flushed", async 
 await test("whatever ALTO tells is shown, known beforehand or not", async () => {
   const other = await context.newPage();
   await other.route("**/api/v1/alto", (route) => route.fulfill({
-    json: { configured: true, age: 12.5, servers: [{ url: "https://alto.example/<b>", state: "ok", next_in: 60 }], costs: [{ pid: "one", cost: 3 }, { pid: "two", cost: null }], mode: "numerical" },
+    json: {
+      configured: true, age: 12.5, mode: "numerical", sources: ["192.0.2.1"], requests: { ok: 4, timeout: 1 },
+      servers: [{
+        directory: "https://alto.example/<b>", state: "fresh", in_use: true, service: "endpoint_cost", resource: "ecs", cost_type: "num-routing",
+        vtag: { resource_id: "m", tag: "1" }, costs: 2, age: 12.5, fresh_for: 60, next_request: 50, last_error: { error: "no answer", ago: 90, at: 1796058249 }, failures: 0, notes: [],
+      }],
+      costs: [{ address: "192.0.2.7", cost: 3, age: 2, fresh: true }, { address: "192.0.2.8", cost: null, age: 3, fresh: false }],
+    },
   }));
   await go("#/dns", other);
   await other.waitForSelector("#alto ~ dl");
   const told = await other.locator("section[aria-labelledby=alto]").innerText();
-  check(["12.5", "numerical", "https://alto.example/<b>", "two"].every((t) => told.includes(t)), "its state", told);
+  check(["13 s", "numerical", "https://alto.example/<b>", "192.0.2.8", "no answer", "1 min 30 s"].every((t) => told.includes(t)), "its state", told);
   check((await other.locator("section[aria-labelledby=alto] b").count()) === 0, "as text");
   const found = await axe(other);
   check(found.length === 0, "axe: ALTO", found.join(" "));

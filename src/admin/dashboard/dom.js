@@ -186,22 +186,27 @@ export const code = (text) => h("code", null, text);
 export const section = (id, title, ...content) =>
   h("section", { "aria-labelledby": id, "data-key": id }, h("h2", { id }, title), ...content);
 
-/** Any JSON, readable: for what this page does not know yet. */
-export function anything(value, depth = 0) {
+const MANY = 9;
+
+/** Any JSON, readable: for what this page does not know yet. What its name tells to be a time is shown as one. */
+export function anything(value, name = "") {
+  if (typeof value === "number" && /(^|_)(age|ago|for|in|request|success)$/.test(name)) return seconds(value);
+  if (typeof value === "number" && name === "at") return `${date(value)} ${clock(value)}`;
   if (Array.isArray(value)) {
     if (value.length === 0) return "none";
     if (value.every((v) => v && typeof v === "object" && !Array.isArray(v))) {
-      const names = [...new Set(value.flatMap(Object.keys))].slice(0, 12);
-      return table("", names.map((n) => ({
+      const names = [...new Set(value.flatMap(Object.keys))];
+      if (names.length > MANY) return value.slice(0, 50).map((v) => anything(v, name));
+      return table(words(name) || "List", names.map((n) => ({
         label: words(n),
         num: value.every((v) => typeof (v[n] ?? 0) === "number"),
-        of: (row) => anything(row[n] ?? null, depth + 1),
+        of: (row) => anything(row[n] ?? null, n),
       })), value.slice(0, 200));
     }
-    return h("ul", { class: "plainlist" }, value.slice(0, 200).map((v) => h("li", null, anything(v, depth + 1))));
+    return h("ul", { class: "plainlist" }, value.slice(0, 200).map((v) => h("li", null, anything(v, name))));
   }
   if (value && typeof value === "object") {
-    return terms(...Object.entries(value).map(([k, v]) => [words(k), anything(v, depth + 1)]));
+    return terms(...Object.entries(value).map(([k, v]) => [words(k), anything(v, k)]));
   }
   if (value === null || value === undefined) return NONE;
   if (typeof value === "boolean") return value ? "yes" : "no";

@@ -86,6 +86,10 @@ export function dns(main) {
     title: "Flush the DNS cache", text: "Everything is asked for again when calls need it; also what keeps calls going while the DNS is down.", yes: "Flush all",
     method: "DELETE", path: "/api/v1/dns", done: () => "The DNS cache has been flushed.",
   });
+  const costs = action(said, "Flush all costs", {
+    title: "Flush the costs", text: "All costs are forgotten and asked for again; until then weights decide.", yes: "Flush",
+    method: "DELETE", path: "/api/v1/alto", done: () => "The costs have been flushed.",
+  });
   main.append(h("h1", null, "DNS and ALTO"),
     h("section", { "aria-labelledby": "dns-head" }, h("h2", { id: "dns-head" }, "DNS cache"),
       h("div", { class: "search" }, h("div", { class: "field grow" }, h("label", { for: "filter" }, "Show only"), filter), h("div", { class: "field buttons" }, all, single)),
@@ -99,7 +103,7 @@ export function dns(main) {
       const a = await ask("/api/v1/alto");
       show(alto, section("alto", "ALTO", a.configured === false
         ? h("p", { class: "empty" }, "No [alto] is configured: weights decide among servers of equal priority.")
-        : anything(a)));
+        : [h("div", { class: "buttons" }, costs), anything(a)]));
     } catch (e) {
       said.textContent = e.message;
     }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use super::super::question::{SrvRecord, normal_name};
+use super::super::question::{RecordKind, SrvRecord, normal_name};
 use super::facts::{Facts, literal};
 use super::{SERVICES, Service};
 
@@ -28,6 +28,12 @@ macro_rules! line {
 
 pub(super) fn suggest(facts: &Facts) -> String {
     let domain = facts.domain();
+    let known = facts.is_known(facts.domain_name(), RecordKind::Naptr)
+        || facts.srv_names().iter().any(|n| facts.is_known(&n.name, RecordKind::Srv));
+    if !known {
+        // Made-up servers would take the place of those that there may be.
+        return format!("; nothing is known of {domain}., so nothing is suggested\n");
+    }
     let mut hosts = Hosts::new();
     let found: Vec<(Service, Vec<Target>)> =
         SERVICES.into_iter().map(|s| (s, existing(facts, s, &mut hosts))).collect();

@@ -102,6 +102,17 @@ async fn answers_count_whether_calls_look_or_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_order_led_by_what_is_down_is_not_held() {
+    let (_script, resolver) = located().await;
+    let first = resolver.locate_cached(&key("dest.test"), now()).unwrap().instances().next().unwrap();
+    resolver.ranker().ask_health(Box::new(move |_| std::iter::once(first).collect()));
+    publish(&resolver, 1, [1.0, 10.0, 5.0]);
+    assert_eq!(order(&resolver), PLAIN);
+    publish(&resolver, 2, [10.0, 1.0, 5.0]);
+    assert_eq!(order(&resolver), TURNED);
+}
+
+#[tokio::test(start_paused = true)]
 async fn costs_that_run_out_are_not_used_on() {
     let (_script, resolver) = located().await;
     advance(10 * SECOND).await;
