@@ -23,6 +23,7 @@ use crate::location::{Instance, LocateKey, Located, Observation};
 use crate::shard::io::{Event, Input, Output, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
 
+use super::alone::{Bell, STAY};
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
@@ -82,13 +83,20 @@ pub(super) struct Slot<E> {
     /// The grid line at which the shard's worker will look at its timers; `u64::MAX`: never.
     /// Written with the shard locked only.
     announced: AtomicU64,
-    /// Tells that worker that there is something to do earlier.
+    /// Tells that worker, in the event loop, that there is something to do earlier.
     wake: Notify,
+    /// Tells it while it is on its own.
+    pub(super) bell: Bell,
 }
 
 impl<E: Element> Slot<E> {
     pub(super) fn new(element: E) -> Self {
-        Self { element: Mutex::new(element), announced: AtomicU64::new(u64::MAX), wake: Notify::new() }
+        Self {
+            element: Mutex::new(element),
+            announced: AtomicU64::new(u64::MAX),
+            wake: Notify::new(),
+            bell: Bell::default(),
+        }
     }
 
     /// Locks the shard. Panics of an element are caught before they could poison the lock for
@@ -107,7 +115,9 @@ impl<E: Element> Slot<E> {
 
     /// Makes the shard's worker carry out what the shard has to say.
     pub(super) fn attend(&self) {
-        self.wake.notify_one();
+        if !self.bell.ring() {
+            self.wake.notify_one();
+        }
     }
 }
 
@@ -168,6 +178,8 @@ pub(super) struct Worker<E> {
     /// This worker's socket of each UDP listener, by listener.
     udp: Vec<Option<Rc<UdpSocket>>>,
     steps: RefCell<VecDeque<Step>>,
+    /// Tasks under way that need the event loop.
+    pub(super) busy: Cell<usize>,
     settling: Cell<bool>,
     pub(super) send_batch: RefCell<SendBatch>,
     pub(super) read_buffer: RefCell<Box<[u8]>>,
@@ -198,6 +210,7 @@ impl<E: Element> Worker<E> {
             node,
             udp,
             steps: RefCell::default(),
+            busy: Cell::new(0),
             settling: Cell::new(false),
             send_batch: RefCell::new(SendBatch::new()),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into_boxed_slice()),
@@ -336,10 +349,13 @@ impl<E: Element> Worker<E> {
         let line = next.map_or(u64::MAX, |t| self.node.grid_line(t));
         let slot = &self.node.slots[shard];
         if appointed {
-            slot.announced.store(line, Ordering::Release);
-        } else if line < slot.announced.load(Ordering::Acquire) {
-            slot.announced.store(line, Ordering::Release);
-            slot.attend();
+            slot.announced.store(line, Ordering::SeqCst);
+        } else if line < slot.announced.load(Ordering::SeqCst) {
+            slot.announced.store(line, Ordering::SeqCst);
+            // A worker on its own looks at its appointment before it sleeps.
+            if shard != self.index || !slot.bell.is_alone() {
+                slot.attend();
+            }
         }
     }
 
@@ -376,7 +392,7 @@ impl<E: Element> Worker<E> {
             Step::Stream(send) => self.send_stream(send, now),
             Step::Locate(shard, ticket, key) => {
                 let worker = Rc::clone(self);
-                tokio::task::spawn_local(async move {
+                self.spawn(async move {
                     let result = worker.node.locator.locate(key).await;
                     worker.steps.borrow_mut().push_back(Step::Located(shard, ticket, result));
                     worker.settle(Instant::now());
@@ -472,20 +488,50 @@ impl<E: Element> Worker<E> {
         }
     }
 
+    /// Looks at this worker's shard: what others have given it to do, and what is due.
+    pub(super) fn keep_appointment(self: &Rc<Self>, now: Instant) {
+        let slot = &self.node.slots[self.index];
+        {
+            let mut element = slot.lock();
+            self.collect(self.index, &mut element, now);
+            self.leave(self.index, &mut element, now, true);
+        }
+        self.settle(now);
+    }
+
+    /// When this worker's shard wants to be looked at; `None`: never, as things stand.
+    pub(super) fn appointment(&self) -> Option<Instant> {
+        let line = self.node.slots[self.index].announced.load(Ordering::SeqCst);
+        (line != u64::MAX).then(|| self.node.grid_time(line))
+    }
+
+    /// Whether that time has come.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.appointment().is_some_and(|at| at <= now)
+    }
+
+    /// Runs the tasks of the event loop until there are none that need it, or the node stops.
+    pub(super) async fn stay_with_tasks(self: &Rc<Self>) {
+        let mut stop = self.node.stop.subscribe();
+        loop {
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return,
+                () = tokio::time::sleep(STAY) => {}
+            }
+            if self.busy.get() == 0 {
+                return;
+            }
+        }
+    }
+
     /// Keeps the shard's appointments until the worker ends.
     pub(super) async fn keep_timers(self: Rc<Self>) {
         let slot = &self.node.slots[self.index];
         let sleep = tokio::time::sleep_until((Instant::now() + Duration::from_secs(3600)).into());
         let mut sleep = std::pin::pin!(sleep);
         loop {
-            let now = Instant::now();
-            {
-                let mut element = slot.lock();
-                self.collect(self.index, &mut element, now);
-                self.leave(self.index, &mut element, now, true);
-            }
-            self.settle(now);
-            match slot.announced.load(Ordering::Acquire) {
+            self.keep_appointment(Instant::now());
+            match slot.announced.load(Ordering::SeqCst) {
                 u64::MAX => slot.wake.notified().await,
                 line => {
                     sleep.as_mut().reset(self.node.grid_time(line).into());

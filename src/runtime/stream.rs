@@ -22,6 +22,7 @@ use crate::flow::{Origin, SendFailure, Transport};
 use crate::shard::io::SendToken;
 use crate::wire::{Event, StreamFramer};
 
+use super::alone::last_idle;
 use super::counters::{Counters, DropReason};
 use super::driver::{Arrived, READ_BUFFER, Worker};
 use super::element::Element;
@@ -158,6 +159,8 @@ struct Connection<E: Element, S> {
     last_traffic: Instant,
     /// Reads have filled the buffer since then, and so many octets have been read.
     backlog: Option<(Instant, usize)>,
+    /// When it was last found that there was nothing more to read.
+    emptied: Instant,
     /// Since when a message has been incomplete.
     began: Option<Instant>,
 }
@@ -185,6 +188,7 @@ where
         unflushed: false,
         last_traffic: Instant::now(),
         backlog: None,
+        emptied: Instant::now(),
         began: None,
     };
     connection.run().await;
@@ -457,12 +461,15 @@ impl<E: Element, S: Stream> Connection<E, S> {
         }
     }
 
-    /// How long what was read has been waiting: what is still there, at the pace at which it has been read since
-    /// the buffer was first filled. A read that does not fill it has found all there was.
+    /// How long what was read has been waiting. It came after the connection was last found empty, and after the
+    /// worker last had nothing to do. Of a read that fills the buffer: what is still there, at the pace at
+    /// which it has been read since the buffer was first filled.
     fn waited(&mut self, now: Instant, read: usize, full: bool) -> Duration {
         if !full {
             self.backlog = None;
-            return Duration::ZERO;
+            let empty = std::mem::replace(&mut self.emptied, now);
+            let since = last_idle().map_or(empty, |idle| idle.max(empty));
+            return now.saturating_duration_since(since);
         }
         let (since, octets) = self.backlog.get_or_insert((now, 0));
         *octets = octets.saturating_add(read);

@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Barrier;
 
 use super::*;
 
@@ -466,4 +467,33 @@ fn an_answer_that_the_other_end_is_no_longer_there_for_is_told_as_not_sent() {
     assert_eq!(world.record.failure(token(9)), SendFailure::Closed { reused: true });
     drop(client);
     no_connections(&world);
+}
+
+#[test]
+fn what_waits_on_a_connection_while_the_worker_is_at_work_is_said_to_have_waited() {
+    const WORK: Duration = Duration::from_millis(80);
+    let at_work = Arc::new(Barrier::new(2));
+    let begins = Arc::clone(&at_work);
+    let world = plan(TCP).start(move |s: &mut Scripted, now, seen: &Seen| {
+        if let Seen::Message { bytes, .. } = seen
+            && String::from_utf8_lossy(bytes).contains("work")
+        {
+            begins.wait();
+            std::thread::sleep(WORK);
+        }
+        answering(s, now, seen);
+    });
+    let (mut first, mut second) = (connect(&world), connect(&world));
+    for client in [&mut first, &mut second] {
+        let message = request(0, "greeting");
+        client.write_all(&message).unwrap();
+        expect(client, &response_to(&message));
+    }
+    let (work, wait) = (request(1, "work"), request(2, "waiting"));
+    first.write_all(&work).unwrap();
+    at_work.wait();
+    second.write_all(&wait).unwrap();
+    expect(&mut first, &response_to(&work));
+    expect(&mut second, &response_to(&wait));
+    assert!(world.record.longest_wait() >= WORK / 4, "{:?}", world.record.longest_wait());
 }
