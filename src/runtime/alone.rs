@@ -154,11 +154,12 @@ impl<E: Element> Worker<E> {
         let mut ready: SmallVec<[Ready; 8]> = watch.sockets.iter().map(|_| Ready::Perhaps).collect();
         let mut visitor = false;
         loop {
-            if bell.rung.swap(false, Ordering::SeqCst) || self.is_due(Instant::now()) {
+            let mut now = Instant::now();
+            if bell.rung.swap(false, Ordering::SeqCst) || self.is_due(now) {
                 if *self.node.stop.borrow() {
                     break;
                 }
-                self.keep_appointment(Instant::now());
+                self.keep_appointment(now);
             }
             if visitor || self.busy.get() > 0 {
                 break;
@@ -170,12 +171,13 @@ impl<E: Element> Worker<E> {
                     Ready::Yes => false,
                     Ready::Perhaps => true,
                 };
-                let drained =
-                    socket.turn(self, &mut watch.room.borrow_mut(), &mut watch.errors.borrow_mut(), failed);
+                let mut room = watch.room.borrow_mut();
+                let (drained, after) =
+                    socket.turn(self, &mut room, &mut watch.errors.borrow_mut(), failed, now);
+                now = after;
                 *ready = if drained { Ready::No } else { Ready::Yes };
                 idle &= drained;
             }
-            let now = Instant::now();
             bell.asleep.store(true, Ordering::SeqCst);
             let wait = if !idle || bell.rung.load(Ordering::SeqCst) || self.busy.get() > 0 {
                 Some(Duration::ZERO)

@@ -455,8 +455,7 @@ impl<E: Element> Worker<E> {
 
     /// After a turn that emptied a UDP socket of `n` datagrams: true when it is to look again at
     /// once, having rested while more came in.
-    pub(super) fn pause(&self, n: usize) -> bool {
-        let now = Instant::now();
+    pub(super) fn pause(&self, n: usize, now: Instant) -> bool {
         let mut pace = self.pace.borrow_mut();
         if !pace.rest_after(now, n) {
             return false;
@@ -470,13 +469,12 @@ impl<E: Element> Worker<E> {
 
     /// After a turn that did or did not empty a UDP socket: looks now and then whether datagrams
     /// should go to more workers, or to fewer.
-    pub(super) fn balance(&self, emptied: bool) {
+    pub(super) fn balance(&self, emptied: bool, now: Instant) {
         let mut spread = self.spread.borrow_mut();
         let Some(spread) = spread.as_mut() else { return };
         if !emptied {
             spread.fell_behind();
         }
-        let now = Instant::now();
         if !spread.is_due(now) {
             return;
         }

@@ -181,7 +181,8 @@ impl UdpSocket {
                 return;
             };
             let failed = guard.ready().is_error();
-            if self.turn(&worker, &mut room.borrow_mut(), &mut errors.borrow_mut(), failed) {
+            let now = Instant::now();
+            if self.turn(&worker, &mut room.borrow_mut(), &mut errors.borrow_mut(), failed, now).0 {
                 guard.clear_ready();
                 drop(guard);
             } else {
@@ -192,22 +193,24 @@ impl UdpSocket {
     }
 
     /// Takes a turn's worth of datagrams, and of errors where there may be some (`failed`). True: there are no
-    /// more for now.
+    /// more for now; with the time at the end.
     pub(super) fn turn<E: Element>(
         &self,
         worker: &Rc<Worker<E>>,
         room: &mut RecvBatch,
         errors: &mut ErrorReader,
         failed: bool,
-    ) -> bool {
+        now: Instant,
+    ) -> (bool, Instant) {
         Counters::add(&worker.counters().udp_wakeups, 1);
         let mut drained = true;
         if failed {
             drained = self.take_errors(worker, errors);
         }
-        let (taken, empty) = self.take_datagrams(worker, room, errors, failed);
-        worker.balance(empty);
-        drained && empty && !worker.pause(taken)
+        let (taken, empty) = self.take_datagrams(worker, room, errors, failed, now);
+        let after = Instant::now();
+        worker.balance(empty, after);
+        (drained && empty && !worker.pause(taken, after), after)
     }
 
     /// Takes a turn's worth of datagrams; returns how many, and true when none are left.
@@ -217,14 +220,18 @@ impl UdpSocket {
         room: &mut RecvBatch,
         errors: &mut ErrorReader,
         failed: bool,
+        mut now: Instant,
     ) -> (usize, bool) {
         let wildcard = self.local.ip().is_unspecified();
         let (mut taken, mut failures) = (0, 0);
-        for _ in 0..BATCHES_PER_TURN {
+        for batch in 0..BATCHES_PER_TURN {
+            if batch > 0 {
+                now = Instant::now();
+            }
             match room.receive(self.fd.get_ref().as_fd(), wildcard) {
                 Ok(n) => {
                     taken += n;
-                    self.work_through(worker, room, n);
+                    self.work_through(worker, room, n, now);
                     // A short batch means an empty queue, unless it ended at a pending error.
                     if room.drained() && !failed {
                         return (taken, true);
@@ -242,8 +249,7 @@ impl UdpSocket {
         (taken, failures == BATCHES_PER_TURN)
     }
 
-    fn work_through<E: Element>(&self, worker: &Rc<Worker<E>>, room: &RecvBatch, n: usize) {
-        let now = Instant::now();
+    fn work_through<E: Element>(&self, worker: &Rc<Worker<E>>, room: &RecvBatch, n: usize, now: Instant) {
         let counters = worker.counters();
         Counters::add(&counters.datagrams_in, n);
         let mut batch: SmallVec<[Arrived<'_>; BATCH]> = SmallVec::new();
