@@ -75,6 +75,9 @@ pub struct Ranked {
     pub again_at: Option<Instant>,
 }
 
+/// NAPTR order and preference, transport, and priority of a group.
+type Alike = (Option<(u16, u16)>, Option<Transport>, Option<u16>);
+
 /// Where a result was ranked: what is passed on everywhere.
 struct Pass<'a> {
     snapshot: &'a CostSnapshot,
@@ -86,7 +89,7 @@ struct Pass<'a> {
     now: Instant,
     again_at: Option<Instant>,
     /// Groups had so far.
-    groups: Vec<(Option<(u16, u16)>, Option<Transport>, Option<u16>)>,
+    groups: Vec<Alike>,
 }
 
 /// Ranks a result. `located` is as the DNS gave it; `memory` is that of its key. `down`: what is known to be down.
