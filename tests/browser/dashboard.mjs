@@ -240,6 +240,7 @@ await test("whatever ALTO tells is shown, known beforehand or not", async () => 
   const told = await other.locator("section[aria-labelledby=alto]").innerText();
   check(["13 s", "numerical", "https://alto.example/<b>", "192.0.2.8", "no answer", "1 min 30 s"].every((t) => told.includes(t)), "its state", told);
   check((await other.locator("section[aria-labelledby=alto] b").count()) === 0, "as text");
+  await other.screenshot({ path: `${OUT}/alto-light.png`, fullPage: true });
   const found = await axe(other);
   check(found.length === 0, "axe: ALTO", found.join(" "));
   await other.close();
