@@ -24,8 +24,9 @@ use crate::flow::Transport;
 /// What an order is held of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Group {
-    /// The targets of one tier; without a priority: of all priorities of one NAPTR record.
-    Targets(Option<(u16, u16)>, Option<Transport>, Option<u16>),
+    /// The targets of one tier; without a priority: of all priorities of one NAPTR record. The last number tells apart
+    /// those that are alike in all the rest.
+    Targets(Option<(u16, u16)>, Option<Transport>, Option<u16>, usize),
     /// The addresses of one target.
     Addresses(u64),
 }

@@ -178,6 +178,10 @@ pub(super) struct Worker<E> {
     /// Of the handshakes on this worker.
     pub(super) turns: Turns,
     pace: RefCell<Pace>,
+    /// Messages of reads that have emptied their connections since the last turn of [`Worker::rest`].
+    read: Cell<usize>,
+    /// Tells that task of them.
+    emptied: Notify,
     /// Over how many workers datagrams are spread; worker 0 decides.
     spread: RefCell<Option<Spread>>,
 }
@@ -207,6 +211,8 @@ impl<E: Element> Worker<E> {
             log: RefCell::default(),
             turns: Turns::default(),
             pace: RefCell::default(),
+            read: Cell::default(),
+            emptied: Notify::new(),
             spread: RefCell::new(spread),
         })
     }
@@ -451,7 +457,7 @@ impl<E: Element> Worker<E> {
         // The thread itself: were only the task to wait, the event loop would still be woken by
         // every datagram. The worker's other tasks wait this millisecond with it.
         std::thread::sleep(REST);
-        pace.rested(Instant::now());
+        pace.rested(now, Instant::now());
         true
     }
 
@@ -472,6 +478,26 @@ impl<E: Element> Worker<E> {
                 socket.spread_over(members);
             }
             self.counters().udp_workers.store(members as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection has been emptied of so many messages.
+    pub(super) fn emptied(&self, messages: usize) {
+        if messages > 0 {
+            self.read.set(self.read.get().saturating_add(messages));
+            self.emptied.notify_one();
+        }
+    }
+
+    /// Under a steady load rests between the reads of connections, so that the next messages come, and leave, several
+    /// at a time. A task of its own, so its turn comes after those of all connections that had something to read
+    /// or to write, and once for all of them.
+    pub(super) async fn rest(self: Rc<Self>) {
+        loop {
+            self.emptied.notified().await;
+            // What has been forwarded is written first.
+            tokio::task::yield_now().await;
+            self.pause(self.read.take());
         }
     }
 

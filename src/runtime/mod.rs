@@ -327,6 +327,7 @@ fn begin<E: Element>(index: usize, node: Arc<Node<E>>, sockets: Sockets) -> io::
         let socket = tokio::net::TcpListener::from_std(socket)?;
         accepting.push(tokio::task::spawn_local(Rc::clone(&worker).accept(listener, socket)));
     }
+    tokio::task::spawn_local(Rc::clone(&worker).rest());
     tokio::task::spawn_local(worker.keep_timers());
     Ok(Tasks { accepting })
 }

@@ -74,6 +74,8 @@ const STEADY: usize = 32;
 const PLENTY: usize = 24;
 /// Length of a rest: what it adds to the way of a message at most.
 pub(super) const REST: Duration = Duration::from_millis(1);
+/// After a rest that took twice as long there is none for this long.
+const LATE: Duration = Duration::from_millis(500);
 
 /// Decides when a worker rests.
 #[derive(Debug, Default)]
@@ -82,6 +84,8 @@ pub(super) struct Pace {
     count: usize,
     steady: bool,
     rested: Option<Instant>,
+    /// Rests have taken too long: none before then.
+    not_before: Option<Instant>,
 }
 
 impl Pace {
@@ -99,12 +103,17 @@ impl Pace {
         }
         // With several sockets one rest serves them all.
         let lately = self.rested.is_some_and(|t| now.saturating_duration_since(t) < REST / 2);
-        self.steady && n > 0 && n < PLENTY && !lately
+        let late = self.not_before.is_some_and(|t| now < t);
+        self.steady && n > 0 && n < PLENTY && !lately && !late
     }
 
-    /// A rest has ended.
-    pub(super) fn rested(&mut self, now: Instant) {
+    /// A rest that was begun then has ended. Where others want the core too, whoever lets go of it gets it back late,
+    /// and all that came in meanwhile has waited.
+    pub(super) fn rested(&mut self, begun: Instant, now: Instant) {
         self.rested = Some(now);
+        if now.saturating_duration_since(begun) > 2 * REST {
+            self.not_before = Some(now + LATE);
+        }
     }
 }
 
@@ -161,8 +170,21 @@ mod tests {
         assert!(pace.rest_after(now, 5));
         assert!(!pace.rest_after(now, 30), "a full turn");
         assert!(!pace.rest_after(now, 0), "an empty one");
-        pace.rested(now);
+        pace.rested(now, now);
         assert!(!pace.rest_after(now, 5), "another socket's rest a moment ago");
+        // One that took long shows that others want the core: none for a while.
+        pace.rested(now, now + 5 * MS);
+        let mut rest_in = |until: Duration| {
+            let end = now + until;
+            let mut rests = false;
+            while now < end {
+                now += MS;
+                rests |= pace.rest_after(now, 5);
+            }
+            rests
+        };
+        assert!(!rest_in(LATE));
+        assert!(rest_in(20 * MS));
     }
 
     #[test]

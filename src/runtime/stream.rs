@@ -106,8 +106,6 @@ struct Connection<E: Element, S> {
     backlog: Option<(Instant, usize)>,
     /// Since when a message has been incomplete.
     began: Option<Instant>,
-    /// Messages of the last reads, which have emptied the socket: the worker may rest before the next.
-    emptied: usize,
     /// Requests that are still looked at for an offer of this connection (RFC 5923).
     offers: u8,
 }
@@ -138,7 +136,6 @@ where
         last_traffic: Instant::now(),
         backlog: None,
         began: None,
-        emptied: 0,
         offers: if authenticated { OFFERS } else { 0 },
     };
     connection.run().await;
@@ -265,7 +262,6 @@ impl<E: Element, S: Stream> Connection<E, S> {
     /// Writes and reads as much as goes now. Ready with the reason when the connection is over,
     /// with `None` when the queue or the timers are to be looked at again.
     fn poll_io(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
-        self.rest();
         let progress = match self.poll_write(cx) {
             Ok(progress) => progress,
             Err(_) => return Poll::Ready(Some(End::Failed)),
@@ -364,14 +360,6 @@ impl<E: Element, S: Stream> Connection<E, S> {
         Counters::add(&self.worker.counters().stream_messages_out, done);
     }
 
-    /// Under a steady load rests for a moment once everybody has written what the last messages led to, so that the
-    /// next ones come several at a time: to be woken, to read and to write cost more than a message.
-    fn rest(&mut self) {
-        if self.emptied > 0 {
-            self.worker.pause(std::mem::take(&mut self.emptied));
-        }
-    }
-
     /// Reads what is there.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
         let mut messages = 0;
@@ -381,11 +369,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
             let mut buffer = ReadBuf::new(&mut room);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
                 Poll::Pending => {
-                    if messages > 0 {
-                        self.emptied = messages;
-                        // Behind all those that have something to do.
-                        cx.waker().wake_by_ref();
-                    }
+                    worker.emptied(messages);
                     return Poll::Pending;
                 }
                 Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::Interrupted => continue,
