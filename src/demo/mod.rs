@@ -3,10 +3,12 @@
 //! | file | holds |
 //! |---|---|
 //! | `dns` | an authoritative name server |
+//! | `alto` | a strict ALTO server |
 //! | `instance` | a SIP server instance of the peer, which can be killed |
 //! | `caller` | a user agent of the core that makes calls |
 //! | `message` | what the two say |
 //! | `world` | all of them around a real border element, started as `sbe run` starts it |
+//! | `sockets` | those of an instance |
 //! | `script` | which instance fails when |
 //! | `tally` | what became of the calls |
 //! | `tls` | their certificates |
@@ -14,12 +16,14 @@
 //!
 //! The parts are usable on their own: the end-to-end tests are made of them.
 
+pub mod alto;
 pub mod caller;
 pub mod dns;
 pub mod instance;
 pub mod message;
 mod screen;
 mod script;
+mod sockets;
 mod tally;
 pub mod tls;
 pub mod world;
@@ -129,6 +133,7 @@ async fn play(options: &Options) -> io::Result<bool> {
         started: started.subscribe(),
         round: options.calls.map_or(round, |calls| calls.min(round)),
         screen: Arc::clone(&screen),
+        world: Arc::clone(&world),
     };
     // Holds the instances, until it is dropped at the very end.
     let mut background = JoinSet::new();

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -11,7 +11,7 @@ use crate::flow::{ConnId, Hop, Host, ListenerId, PeerId, SendFailure};
 use crate::location::{Candidate, Instance, LocateKey, Located, Selection};
 use crate::peering::{Party, Refusal};
 use crate::transaction::{
-    BranchParts, ClientInvite, ClientNonInvite, ServerInvite, ServerKey, ServerNonInvite,
+    BranchParts, ClientInvite, ClientNonInvite, ServerInvite, ServerKey, ServerNonInvite, Timer,
 };
 use crate::wire::{Index, Message, Method};
 
@@ -106,12 +106,26 @@ pub struct Attempt {
     pub retried: bool,
     /// It has said nothing for `try_timeout`.
     pub overdue: bool,
+    /// Timers that are armed only if it has not answered when the request is first repeated: most
+    /// have by then.
+    pub later: Option<Later>,
     /// The leg of the plan that it is made for.
     pub leg: u8,
     /// Its number in the decision record.
     pub record: u8,
     /// Whose instance it is.
     pub to: Party,
+}
+
+/// Timers put off; see [`Attempt::later`]. Their times stay what they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Later {
+    /// When the request was sent.
+    pub began: Instant,
+    /// B or F, and how long after that.
+    pub end: (Timer, Duration),
+    /// How long after that the next candidate is tried.
+    pub next: Option<Duration>,
 }
 
 impl Attempt {

@@ -18,7 +18,7 @@ mod trust;
 mod validate;
 
 pub use context::{
-    Attempt, Best, Cancel, Client, Context, Kind, Leg, Live, Pass, Plan, Routing, Server, Stage,
+    Attempt, Best, Cancel, Client, Context, Kind, Later, Leg, Live, Pass, Plan, Routing, Server, Stage,
 };
 pub use forward::{Forward, forward};
 pub use policy::{Listener, PeerEntry, Policy};

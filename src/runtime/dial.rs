@@ -81,7 +81,7 @@ impl<E: Element> Worker<E> {
         })?;
         self.counters().connection(conn.transport, conn.direction, 1);
         let (worker, made, listener) = (Rc::clone(self), Arc::clone(&conn), hop.listener);
-        tokio::task::spawn_local(async move {
+        self.spawn(async move {
             let until = Instant::now() + worker.node.settings.connect_timeout;
             let opened = match tokio::time::timeout_at(until.into(), worker.connect(&made)).await {
                 Ok(opened) => opened,
@@ -245,10 +245,8 @@ impl<E: Element> Worker<E> {
         tune(&stream, self.node.settings.answer_timeout);
         let origin = origin_of(&conn, listener, local);
         match pass {
-            None => drop(tokio::task::spawn_local(serve(Rc::clone(self), conn, stream, origin))),
-            Some(pass) => {
-                drop(tokio::task::spawn_local(Rc::clone(self).accept_tls(conn, stream, origin, pass)));
-            }
+            None => self.spawn(serve(Rc::clone(self), conn, stream, origin)),
+            Some(pass) => self.spawn(Rc::clone(self).accept_tls(conn, stream, origin, pass)),
         }
     }
 

@@ -24,11 +24,13 @@ use crate::proxy::Policy;
 use crate::shard::io::{Event, Input, Output, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
 
+use super::alone::{Bell, STAY};
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
 use super::pace::{Pace, REST, Spread};
 use super::pool::Pool;
+use super::quoted::quotes_call_id;
 use super::sys::{self, BATCH, SendBatch};
 use super::tls::Tls;
 use super::tls::gate::{Gate, Turns};
@@ -85,13 +87,20 @@ pub(super) struct Slot<E> {
     /// The grid line at which the shard's worker will look at its timers; `u64::MAX`: never.
     /// Written with the shard locked only.
     announced: AtomicU64,
-    /// Tells that worker that there is something to do earlier.
+    /// Tells that worker, in the event loop, that there is something to do earlier.
     wake: Notify,
+    /// Tells it while it is on its own.
+    pub(super) bell: Bell,
 }
 
 impl<E: Element> Slot<E> {
     pub(super) fn new(element: E) -> Self {
-        Self { element: Mutex::new(element), announced: AtomicU64::new(u64::MAX), wake: Notify::new() }
+        Self {
+            element: Mutex::new(element),
+            announced: AtomicU64::new(u64::MAX),
+            wake: Notify::new(),
+            bell: Bell::default(),
+        }
     }
 
     /// Locks the shard. Panics of an element are caught before they could poison the lock for
@@ -110,7 +119,9 @@ impl<E: Element> Slot<E> {
 
     /// Makes the shard's worker carry out what the shard has to say.
     pub(super) fn attend(&self) {
-        self.wake.notify_one();
+        if !self.bell.ring() {
+            self.wake.notify_one();
+        }
     }
 }
 
@@ -171,6 +182,8 @@ pub(super) struct Worker<E> {
     /// This worker's socket of each UDP listener, by listener.
     udp: Vec<Option<Rc<UdpSocket>>>,
     steps: RefCell<VecDeque<Step>>,
+    /// Tasks under way that need the event loop.
+    pub(super) busy: Cell<usize>,
     settling: Cell<bool>,
     pub(super) send_batch: RefCell<SendBatch>,
     pub(super) read_buffer: RefCell<Box<[u8]>>,
@@ -205,6 +218,7 @@ impl<E: Element> Worker<E> {
             node,
             udp,
             steps: RefCell::default(),
+            busy: Cell::new(0),
             settling: Cell::new(false),
             send_batch: RefCell::new(SendBatch::new()),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into_boxed_slice()),
@@ -345,10 +359,13 @@ impl<E: Element> Worker<E> {
         let line = next.map_or(u64::MAX, |t| self.node.grid_line(t));
         let slot = &self.node.slots[shard];
         if appointed {
-            slot.announced.store(line, Ordering::Release);
-        } else if line < slot.announced.load(Ordering::Acquire) {
-            slot.announced.store(line, Ordering::Release);
-            slot.attend();
+            slot.announced.store(line, Ordering::SeqCst);
+        } else if line < slot.announced.load(Ordering::SeqCst) {
+            slot.announced.store(line, Ordering::SeqCst);
+            // A worker on its own looks at its appointment before it sleeps.
+            if shard != self.index || !slot.bell.is_alone() {
+                slot.attend();
+            }
         }
     }
 
@@ -385,7 +402,7 @@ impl<E: Element> Worker<E> {
             Step::Stream(send) => self.send_stream(send, now),
             Step::Locate(shard, ticket, key) => {
                 let worker = Rc::clone(self);
-                tokio::task::spawn_local(async move {
+                self.spawn(async move {
                     let result = worker.node.locator.locate(key).await;
                     worker.steps.borrow_mut().push_back(Step::Located(shard, ticket, result));
                     worker.settle(Instant::now());
@@ -448,8 +465,7 @@ impl<E: Element> Worker<E> {
 
     /// After a turn that emptied a UDP socket of `n` datagrams: true when it is to look again at
     /// once, having rested while more came in.
-    pub(super) fn pause(&self, n: usize) -> bool {
-        let now = Instant::now();
+    pub(super) fn pause(&self, n: usize, now: Instant) -> bool {
         let mut pace = self.pace.borrow_mut();
         if !pace.rest_after(now, n) {
             return false;
@@ -463,13 +479,12 @@ impl<E: Element> Worker<E> {
 
     /// After a turn that did or did not empty a UDP socket: looks now and then whether datagrams
     /// should go to more workers, or to fewer.
-    pub(super) fn balance(&self, emptied: bool) {
+    pub(super) fn balance(&self, emptied: bool, now: Instant) {
         let mut spread = self.spread.borrow_mut();
         let Some(spread) = spread.as_mut() else { return };
         if !emptied {
             spread.fell_behind();
         }
-        let now = Instant::now();
         if !spread.is_due(now) {
             return;
         }
@@ -497,7 +512,43 @@ impl<E: Element> Worker<E> {
             self.emptied.notified().await;
             // What has been forwarded is written first.
             tokio::task::yield_now().await;
-            self.pause(self.read.take());
+            self.pause(self.read.take(), Instant::now());
+        }
+    }
+
+    /// Looks at this worker's shard: what others have given it to do, and what is due.
+    pub(super) fn keep_appointment(self: &Rc<Self>, now: Instant) {
+        let slot = &self.node.slots[self.index];
+        {
+            let mut element = slot.lock();
+            self.collect(self.index, &mut element, now);
+            self.leave(self.index, &mut element, now, true);
+        }
+        self.settle(now);
+    }
+
+    /// When this worker's shard wants to be looked at; `None`: never, as things stand.
+    pub(super) fn appointment(&self) -> Option<Instant> {
+        let line = self.node.slots[self.index].announced.load(Ordering::SeqCst);
+        (line != u64::MAX).then(|| self.node.grid_time(line))
+    }
+
+    /// Whether that time has come.
+    pub(super) fn is_due(&self, now: Instant) -> bool {
+        self.appointment().is_some_and(|at| at <= now)
+    }
+
+    /// Runs the tasks of the event loop until there are none that need it, or the node stops.
+    pub(super) async fn stay_with_tasks(self: &Rc<Self>) {
+        let mut stop = self.node.stop.subscribe();
+        loop {
+            tokio::select! {
+                _ = stop.wait_for(|stop| *stop) => return,
+                () = tokio::time::sleep(STAY) => {}
+            }
+            if self.busy.get() == 0 {
+                return;
+            }
         }
     }
 
@@ -507,14 +558,8 @@ impl<E: Element> Worker<E> {
         let sleep = tokio::time::sleep_until((Instant::now() + Duration::from_secs(3600)).into());
         let mut sleep = std::pin::pin!(sleep);
         loop {
-            let now = Instant::now();
-            {
-                let mut element = slot.lock();
-                self.collect(self.index, &mut element, now);
-                self.leave(self.index, &mut element, now, true);
-            }
-            self.settle(now);
-            match slot.announced.load(Ordering::Acquire) {
+            self.keep_appointment(Instant::now());
+            match slot.announced.load(Ordering::SeqCst) {
                 u64::MAX => slot.wake.notified().await,
                 line => {
                     sleep.as_mut().reset(self.node.grid_time(line).into());
@@ -525,34 +570,5 @@ impl<E: Element> Worker<E> {
                 }
             }
         }
-    }
-}
-
-/// True if a quoted part of a message holds its Call-ID whole.
-fn quotes_call_id(payload: &[u8]) -> bool {
-    let mut rest = payload;
-    while let Some(end) = memchr::memchr(b'\n', rest) {
-        let (line, after) = rest.split_at(end + 1);
-        rest = after;
-        if let Some(colon) = memchr::memchr(b':', line) {
-            let name = line[..colon].trim_ascii_end();
-            if name.eq_ignore_ascii_case(b"call-id") || name.eq_ignore_ascii_case(b"i") {
-                return true;
-            }
-        }
-    }
-    false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quotes_call_id;
-
-    #[test]
-    fn a_quoted_call_id_counts_only_when_its_line_is_whole() {
-        assert!(quotes_call_id(b"INVITE sip:a SIP/2.0\r\nCall-ID: x\r\nVia"));
-        assert!(quotes_call_id(b"INVITE sip:a SIP/2.0\r\nI : x\r\n"));
-        assert!(!quotes_call_id(b"INVITE sip:a SIP/2.0\r\nCall-ID: x"));
-        assert!(!quotes_call_id(b""));
     }
 }

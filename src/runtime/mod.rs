@@ -5,8 +5,9 @@
 //! under the lock of the shard that owns its call ([`driver`]). Worker `i` keeps the timers of
 //! shard `i`. Datagrams go in and out in batches ([`udp`]); a stream connection lives as one task
 //! on the worker that accepted or opened it ([`stream`], [`dial`]) and is known to all through a
-//! registry ([`pool`]). [`node`] puts it all together; [`probe`] sends OPTIONS to peers that want it.
+//! registry ([`pool`]). A worker without streams waits for its sockets on its own ([`alone`]). [`node`] puts it all together; [`probe`] sends OPTIONS to peers that want it.
 
+mod alone;
 pub mod alto;
 mod carrier;
 pub mod costs;
@@ -18,6 +19,7 @@ mod element;
 mod events;
 mod fixed;
 mod follow;
+pub mod glance;
 mod glue;
 mod listen;
 pub mod log;
@@ -25,6 +27,7 @@ pub mod node;
 mod pace;
 mod pool;
 mod probe;
+mod quoted;
 mod records;
 pub mod secret;
 mod stream;
@@ -36,6 +39,7 @@ mod udp;
 
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -55,6 +59,7 @@ pub use counters::{Counters, Direction, DropReason};
 pub use element::{BoxFuture, Element, Locator};
 pub use listen::StartError;
 
+use alone::Watch;
 use driver::{Node, Settings, Slot, Worker};
 use listen::Sockets;
 use pool::Pool;
@@ -256,6 +261,9 @@ impl<E: Element> Handle<E> {
 
     fn end(&mut self) {
         self.node.stop.send_replace(true);
+        for slot in &self.node.slots {
+            slot.attend();
+        }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a worker thread had panicked");
@@ -277,19 +285,31 @@ fn run_worker<E: Element>(
     sockets: Sockets,
     report: impl Fn(io::Result<()>),
 ) {
-    let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_park(alone::wait_begins)
+        .on_thread_unpark(alone::wait_ends)
+        .build();
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(e) => return report(Err(e)),
     };
     let local = LocalSet::new();
+    let begun = local.block_on(&runtime, async { begin(index, Arc::clone(&node), sockets) });
+    let (worker, tasks, mut watch) = match begun {
+        Ok(begun) => begun,
+        Err(e) => return report(Err(e)),
+    };
+    report(Ok(()));
+    while !*node.stop.borrow() {
+        {
+            // What is started meanwhile runs once the event loop is entered.
+            let (_runtime, _local) = (runtime.enter(), local.enter());
+            worker.stay_alone(&mut watch);
+        }
+        local.block_on(&runtime, worker.stay_with_tasks());
+    }
     local.block_on(&runtime, async {
-        let mut stop = node.stop.subscribe();
-        let tasks = match begin(index, Arc::clone(&node), sockets) {
-            Ok(tasks) => tasks,
-            Err(e) => return report(Err(e)),
-        };
-        report(Ok(()));
-        let _ = stop.wait_for(|stop| *stop).await;
         for listener in tasks.accepting {
             listener.abort();
         }
@@ -309,7 +329,11 @@ struct Tasks {
 }
 
 /// Takes the sockets into the event loop and starts the worker's tasks.
-fn begin<E: Element>(index: usize, node: Arc<Node<E>>, sockets: Sockets) -> io::Result<Tasks> {
+fn begin<E: Element>(
+    index: usize,
+    node: Arc<Node<E>>,
+    sockets: Sockets,
+) -> io::Result<(Rc<Worker<E>>, Tasks, Watch)> {
     let mut udp: Vec<Option<Rc<UdpSocket>>> = vec![None; node.listen.len()];
     for (listener, socket) in sockets.udp {
         if let Some(place) = udp.get_mut(usize::from(listener.0)) {
@@ -319,15 +343,21 @@ fn begin<E: Element>(index: usize, node: Arc<Node<E>>, sockets: Sockets) -> io::
     let worker = Worker::new(index, node, udp.clone());
     let room = Rc::new(RefCell::new(sys::RecvBatch::new()));
     let errors = Rc::new(RefCell::new(sys::ErrorReader::new()));
-    for socket in udp.into_iter().flatten() {
-        tokio::task::spawn_local(socket.receive(Rc::clone(&worker), Rc::clone(&room), Rc::clone(&errors)));
+    let sockets_udp: Vec<Rc<UdpSocket>> = udp.into_iter().flatten().collect();
+    for socket in &sockets_udp {
+        let (socket, worker) = (Rc::clone(socket), Rc::clone(&worker));
+        tokio::task::spawn_local(socket.receive(worker, Rc::clone(&room), Rc::clone(&errors)));
     }
     let mut accepting = Vec::new();
+    let mut listeners = Vec::new();
     for (listener, socket) in sockets.tcp {
         let socket = tokio::net::TcpListener::from_std(socket)?;
+        listeners.push(socket.as_raw_fd());
         accepting.push(tokio::task::spawn_local(Rc::clone(&worker).accept(listener, socket)));
     }
     tokio::task::spawn_local(Rc::clone(&worker).rest());
-    tokio::task::spawn_local(worker.keep_timers());
-    Ok(Tasks { accepting })
+    tokio::task::spawn_local(Rc::clone(&worker).keep_timers());
+    let bell = &worker.node.slots[worker.index].bell;
+    let watch = Watch::new(bell, sockets_udp, &listeners, room, errors)?;
+    Ok((worker, Tasks { accepting }, watch))
 }

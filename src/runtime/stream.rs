@@ -20,6 +20,7 @@ use crate::shard::io::SendToken;
 use crate::shard::top_via;
 use crate::wire::{Event, StreamFramer};
 
+use super::alone::last_idle;
 use super::carrier::Stream;
 use super::counters::{Counters, Direction, DropReason};
 use super::driver::{Arrived, READ_BUFFER, Worker};
@@ -104,6 +105,8 @@ struct Connection<E: Element, S> {
     last_traffic: Instant,
     /// Reads have filled the buffer since then, and so many octets have been read.
     backlog: Option<(Instant, usize)>,
+    /// When it was last found that there was nothing more to read.
+    emptied: Instant,
     /// Since when a message has been incomplete.
     began: Option<Instant>,
     /// Requests that are still looked at for an offer of this connection (RFC 5923).
@@ -135,6 +138,7 @@ where
         look: None,
         last_traffic: Instant::now(),
         backlog: None,
+        emptied: Instant::now(),
         began: None,
         offers: if authenticated { OFFERS } else { 0 },
     };
@@ -421,12 +425,15 @@ impl<E: Element, S: Stream> Connection<E, S> {
         }
     }
 
-    /// How long what was read has been waiting: what is still there, at the pace at which it has been read since
-    /// the buffer was first filled. A read that does not fill it has found all there was.
+    /// How long what was read has been waiting. It came after the connection was last found empty, and after the
+    /// worker last had nothing to do. Of a read that fills the buffer: what is still there, at the pace at
+    /// which it has been read since the buffer was first filled.
     fn waited(&mut self, now: Instant, read: usize, full: bool) -> Duration {
         if !full {
             self.backlog = None;
-            return Duration::ZERO;
+            let empty = std::mem::replace(&mut self.emptied, now);
+            let since = last_idle().map_or(empty, |idle| idle.max(empty));
+            return now.saturating_duration_since(since);
         }
         let (since, octets) = self.backlog.get_or_insert((now, 0));
         *octets = octets.saturating_add(read);

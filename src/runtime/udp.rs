@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, UdpSocket as StdSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -72,6 +72,11 @@ impl UdpSocket {
             requests: RefCell::default(),
             blocked: Cell::new(false),
         }))
+    }
+
+    /// For watching it.
+    pub(super) fn descriptor(&self) -> i32 {
+        self.fd.get_ref().as_raw_fd()
     }
 
     /// Queues a datagram until the turn's end; false: dropped, the queue is full.
@@ -137,15 +142,17 @@ impl UdpSocket {
     /// descriptor for as long as it takes.
     fn wait_for_room<E: Element>(self: &Rc<Self>, worker: &Rc<Worker<E>>) {
         self.blocked.set(true);
-        let (socket, worker) = (Rc::clone(self), Rc::clone(worker));
-        tokio::task::spawn_local(async move {
+        let (socket, whose) = (Rc::clone(self), worker);
+        let worker = Rc::clone(whose);
+        let task = async move {
             if socket.room().await.is_err() {
                 // No descriptor to watch with: look again in a moment.
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             socket.blocked.set(false);
             worker.settle(Instant::now());
-        });
+        };
+        whose.spawn(task);
     }
 
     async fn room(&self) -> io::Result<()> {
@@ -173,17 +180,9 @@ impl UdpSocket {
             let Ok(mut guard) = self.fd.ready(Interest::READABLE | Interest::ERROR).await else {
                 return;
             };
-            Counters::add(&worker.counters().udp_wakeups, 1);
             let failed = guard.ready().is_error();
-            let mut drained = true;
-            if failed {
-                drained = self.take_errors(&worker, &mut errors.borrow_mut());
-            }
-            let (taken, empty) =
-                self.take_datagrams(&worker, &mut room.borrow_mut(), &mut errors.borrow_mut(), failed);
-            drained &= empty;
-            worker.balance(empty);
-            if drained && !worker.pause(taken) {
+            let now = Instant::now();
+            if self.turn(&worker, &mut room.borrow_mut(), &mut errors.borrow_mut(), failed, now).0 {
                 guard.clear_ready();
                 drop(guard);
             } else {
@@ -193,6 +192,27 @@ impl UdpSocket {
         }
     }
 
+    /// Takes a turn's worth of datagrams, and of errors where there may be some (`failed`). True: there are no
+    /// more for now; with the time at the end.
+    pub(super) fn turn<E: Element>(
+        &self,
+        worker: &Rc<Worker<E>>,
+        room: &mut RecvBatch,
+        errors: &mut ErrorReader,
+        failed: bool,
+        now: Instant,
+    ) -> (bool, Instant) {
+        Counters::add(&worker.counters().udp_wakeups, 1);
+        let mut drained = true;
+        if failed {
+            drained = self.take_errors(worker, errors);
+        }
+        let (taken, empty) = self.take_datagrams(worker, room, errors, failed, now);
+        let after = Instant::now();
+        worker.balance(empty, after);
+        (drained && empty && !worker.pause(taken, after), after)
+    }
+
     /// Takes a turn's worth of datagrams; returns how many, and true when none are left.
     fn take_datagrams<E: Element>(
         &self,
@@ -200,14 +220,18 @@ impl UdpSocket {
         room: &mut RecvBatch,
         errors: &mut ErrorReader,
         failed: bool,
+        mut now: Instant,
     ) -> (usize, bool) {
         let wildcard = self.local.ip().is_unspecified();
         let (mut taken, mut failures) = (0, 0);
-        for _ in 0..BATCHES_PER_TURN {
+        for batch in 0..BATCHES_PER_TURN {
+            if batch > 0 {
+                now = Instant::now();
+            }
             match room.receive(self.fd.get_ref().as_fd(), wildcard) {
                 Ok(n) => {
                     taken += n;
-                    self.work_through(worker, room, n);
+                    self.work_through(worker, room, n, now);
                     // A short batch means an empty queue, unless it ended at a pending error.
                     if room.drained() && !failed {
                         return (taken, true);
@@ -225,8 +249,7 @@ impl UdpSocket {
         (taken, failures == BATCHES_PER_TURN)
     }
 
-    fn work_through<E: Element>(&self, worker: &Rc<Worker<E>>, room: &RecvBatch, n: usize) {
-        let now = Instant::now();
+    fn work_through<E: Element>(&self, worker: &Rc<Worker<E>>, room: &RecvBatch, n: usize, now: Instant) {
         let counters = worker.counters();
         Counters::add(&counters.datagrams_in, n);
         let mut batch: SmallVec<[Arrived<'_>; BATCH]> = SmallVec::new();

@@ -1,18 +1,18 @@
 //! One attempt at one server: its hop, the request it is sent, its client transaction and its CANCEL.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use crate::flow::{ConnId, Hop, Host, Transport};
-use crate::location::{Candidate, Instance, PickReason, Standing};
+use crate::location::{Candidate, Instance, Located, PickReason, Standing};
 use crate::proxy::decision::AttemptRecord;
 use crate::proxy::{
-    Attempt, Cancel, Client, Context, Forward, Kind, Stage, dialog_names, dialog_peer, expectation, forward,
-    realm_of, takes_back,
+    Attempt, Cancel, Client, Context, Forward, Kind, Later, Leg, Plan, Stage, dialog_names, dialog_peer,
+    expectation, forward, realm_of, takes_back,
 };
-use crate::transaction::{Action, Branch, ClientInvite, ClientNonInvite, Delivery, Timer};
+use crate::transaction::{Action, Branch, ClientInvite, ClientNonInvite, Delivery, State, Timer};
 use crate::wire::{Framing, Index, Message, build};
 
 use super::{Core, Handle, Output, Send, SendToken, Shard, TimerKey, Who};
@@ -46,26 +46,33 @@ impl Core {
         self.send_attempt(now, handle, context, leg, hop, Some(candidate))
     }
 
-    /// The hop for a candidate: which listener it leaves from (rules 6 and 8), whom TLS must prove.
+    /// The hop for a candidate of the leg under way.
     fn hop(&self, context: &Context, candidate: &Candidate) -> Option<Hop> {
         let live = context.live.as_ref()?;
         let leg = live.plan.legs.get(live.leg)?;
+        self.hop_for(&live.plan, leg, live.selection.as_ref()?.located(), candidate)
+    }
+
+    /// The hop for a candidate: which listener it leaves from (rules 6 and 8), whom TLS must prove.
+    pub(super) fn hop_for(
+        &self,
+        plan: &Plan,
+        leg: &Leg,
+        located: &Located,
+        candidate: &Candidate,
+    ) -> Option<Hop> {
         let Instance { transport, addr } = candidate.instance;
         let realm = realm_of(leg.party);
         // A Route may name a listener of the other side: that of an agent which has us as its outbound proxy does.
-        let named = live
-            .plan
+        let named = plan
             .listener
             .and_then(|id| self.policy.listener(id))
             .filter(|l| l.fits(realm, transport, addr.ip()));
         let listener = named.or_else(|| self.policy.egress(realm, transport, addr.ip()))?;
         let tls = (transport == Transport::Tls).then(|| {
-            let host = live.selection.as_ref().and_then(|s| {
-                let located = s.located();
-                let tier = located.tiers.get(usize::from(candidate.tier))?;
-                Some(located.hop_of(tier.servers.get(usize::from(candidate.server))?).clone())
-            });
-            let host = host.unwrap_or(Host::Addr(addr.ip()));
+            let tier = located.tiers.get(usize::from(candidate.tier));
+            let server = tier.and_then(|t| t.servers.get(usize::from(candidate.server)));
+            let host = server.map(|s| located.hop_of(s).clone()).unwrap_or(Host::Addr(addr.ip()));
             expectation(&self.policy, leg.party, &host, leg.tls_name.as_deref())
         });
         Some(Hop { transport, listener: listener.id, remote: addr, conn: None, fresh: false, tls })
@@ -147,6 +154,7 @@ impl Core {
                 branch: random,
                 started: now,
                 first_response: None,
+                rang: None,
                 ended: None,
                 outcome: "pending",
                 status: 0,
@@ -169,18 +177,46 @@ impl Core {
             reused: false,
             retried,
             overdue: false,
+            later: None,
             leg: place,
             record,
             to,
         });
         self.apply_attempt(now, handle, context, number, None);
-        let who = Who::Attempt(u8::try_from(number).unwrap_or(u8::MAX));
-        let key = TimerKey { handle, who, timer: Timer::Try };
-        self.timers.arm(now, policy.try_timeout_to(to), key);
+        let after = policy.try_timeout_to(to);
+        match context.attempts.last_mut().and_then(|a| a.later.as_mut()) {
+            Some(later) if after > timers.t1 => later.next = Some(after),
+            _ => self.arm_attempt(now, handle, number, Timer::Try, after),
+        }
         if context.kind == Kind::Invite {
             self.push_timer_c(now, handle, context);
         }
         true
+    }
+
+    fn arm_attempt(&mut self, now: Instant, handle: Handle, at: usize, timer: Timer, after: Duration) {
+        let who = Who::Attempt(u8::try_from(at).unwrap_or(u8::MAX));
+        self.timers.arm(now, after, TimerKey { handle, who, timer });
+    }
+
+    /// The request is repeated for the first time, or would be: the timers that were put off until now are
+    /// armed, if they still have a purpose.
+    pub(super) fn arm_later(&mut self, now: Instant, handle: Handle, context: &mut Context, at: usize) {
+        let Some(attempt) = context.attempts.get_mut(at) else { return };
+        let Some(Later { began, end: (timer, after), next }) = attempt.later.take() else { return };
+        let waits = match &attempt.client {
+            Client::Invite(m) => m.state() == State::Calling,
+            Client::NonInvite(m) => matches!(m.state(), State::Trying | State::Proceeding),
+            Client::Gone => false,
+        };
+        if !waits {
+            return;
+        }
+        let passed = now.saturating_duration_since(began);
+        if let Some(next) = next.filter(|_| !attempt.answered) {
+            self.arm_attempt(now, handle, at, Timer::Try, next.saturating_sub(passed));
+        }
+        self.arm_attempt(now, handle, at, timer, after.saturating_sub(passed));
     }
 
     /// Timer C runs from the INVITE, and anew from each provisional above 100 (§16.6 step 11, §16.7 step 2).
@@ -221,9 +257,14 @@ impl Core {
                         request: true,
                     }));
                 }
-                Action::Arm(timer, after) => {
-                    self.timers.arm(now, after, TimerKey { handle, who: Who::Attempt(who), timer });
+                // Over an unreliable transport, A or E comes first.
+                Action::Arm(timer @ (Timer::B | Timer::F), after)
+                    if !attempt.hop.transport.is_reliable()
+                        && after > self.policy.timers_to(attempt.to).t1 =>
+                {
+                    attempt.later = Some(Later { began: now, end: (timer, after), next: None });
                 }
+                Action::Arm(timer, after) => self.arm_attempt(now, handle, at, timer, after),
                 Action::Deliver(what) => delivery = Some(what),
                 Action::Done => attempt.client = Client::Gone,
                 Action::MakeAck => {

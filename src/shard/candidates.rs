@@ -13,7 +13,7 @@ use crate::flow::{SendFailure, Transport};
 use crate::location::{Candidate, Instance, LeftOutReason, Located, Observation, Selection, Standing};
 use crate::peering::{Party, Refusal};
 use crate::proxy::decision::{MAX_STANDINGS, Rule};
-use crate::proxy::{Best, Client, Context, Kind, Live, Pass, Reject, Stage};
+use crate::proxy::{Best, Client, Context, Kind, Live, Pass, Policy, Reject, Stage};
 
 use super::{Core, Event, Handle, Output, SendToken, Shard, Ticket};
 
@@ -110,7 +110,7 @@ impl Core {
             live.seed = self.call_hash.hash_one((&merged.key.host, merged.key.port));
         }
         let has_stream = merged.tiers.iter().flat_map(|t| &t.servers).any(|s| s.transport != Transport::Udp);
-        let large = live.request.len() + GROWTH > UDP_LIMIT;
+        let large = is_large(live.request.len());
         live.pass = if large && has_stream { Pass::Streams } else { Pass::Any };
         live.selection = Some(Selection::new(merged, live.seed, policy.config.dns.srv_selection));
         // The last server of the party before was silent when this was asked for. It may have spoken since, or
@@ -137,8 +137,8 @@ impl Core {
             let pass = live.pass;
             let selection = live.selection.as_mut()?;
             live.peeked = selection.next(now, &mut self.health, &|instance: &Instance| {
-                if policy.domains.is_own_socket(instance.addr) {
-                    return Some(LeftOutReason::OwnListener);
+                if let Some(reason) = own_listener(&policy, instance) {
+                    return Some(reason);
                 }
                 let datagram = instance.transport == Transport::Udp;
                 let passed_over = match pass {
@@ -328,6 +328,16 @@ impl Core {
         };
         self.reject_kept(now, handle, context, &reject);
     }
+}
+
+/// Whether a request of this length, forwarded, is too large for UDP.
+pub(super) const fn is_large(request: usize) -> bool {
+    request + GROWTH > UDP_LIMIT
+}
+
+/// Sending to ourselves would be a loop.
+pub(super) fn own_listener(policy: &Policy, instance: &Instance) -> Option<LeftOutReason> {
+    policy.domains.is_own_socket(instance.addr).then_some(LeftOutReason::OwnListener)
 }
 
 /// Keeps the better of two finals: 6xx before all, then the lowest class, then the first (§16.7 step 6).

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use crate::proxy::decision::Rule;
-use crate::proxy::{Context, Kind, Reject, Server};
+use crate::proxy::{Context, Kind, Live, Reject, Server};
 use crate::transaction::{Action, Delivery, Timer, TimerConfig};
 use crate::wire::build::ResponseOptions;
 use crate::wire::{Message, Method, build};
@@ -211,13 +211,15 @@ impl Core {
         }
         context.answered = true;
         let ok = (200..300).contains(&status);
-        if let Some(mut live) = context.live.take()
-            && let Some(mut record) = live.record.take()
-        {
-            record.status = status;
-            record.ended = Some(now);
-            record.cancelled = context.cancelled;
-            self.ring.push(record);
+        if let Some(live) = context.live.take() {
+            let Live { index, record, .. } = *live;
+            self.unused = Some(index).filter(|index| Arc::strong_count(index) == 1);
+            if let Some(mut record) = record {
+                record.status = status;
+                record.ended = Some(now);
+                record.cancelled = context.cancelled;
+                self.ring.push(record);
+            }
         }
         if let Some(key) = context.call {
             match context.method {

@@ -4,6 +4,7 @@
 //! hashes to it. It reads no clock, opens no socket, draws no randomness but from the generator it
 //! was given: the same seed and the same inputs make the same run.
 
+mod acks;
 mod attempts;
 mod calls;
 mod candidates;
@@ -23,7 +24,7 @@ mod stats;
 mod timers;
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use ahash::{AHashMap, RandomState};
@@ -36,7 +37,7 @@ use crate::flow::PeerId;
 use crate::location::{Health, HealthPolicy, Instance, Observation, Standing};
 use crate::proxy::decision::{Record, Ring};
 use crate::proxy::{Context, Policy};
-use crate::transaction::{Effects, KeySecrets, Lanes, ServerKey, Timer};
+use crate::transaction::{Branch, Effects, KeySecrets, Lanes, ServerKey, Timer};
 use crate::wire::{Framing, Index, Message};
 
 pub use io::{Event, Input, Output, Send, SendToken, Ticket, Update};
@@ -116,6 +117,8 @@ struct Core {
     shed_ack: Finder<'static>,
     /// Server transactions without a final response.
     open: usize,
+    /// The index of a request that has been answered.
+    unused: Option<Arc<Index>>,
 }
 
 /// One shard. See the module's documentation.
@@ -124,9 +127,12 @@ pub struct Shard {
     slots: Slots,
     by_key: AHashMap<ServerKey, Handle>,
     shards: usize,
-    /// Room for the index of the next message.
-    spare: Option<Arc<Index>>,
+    /// Room for the indexes of the next messages.
+    spare: Vec<Arc<Index>>,
 }
+
+/// Indexes kept for the messages to come.
+const SPARE: usize = 64;
 
 /// How often old calls and health entries are looked through.
 const SWEEP: Duration = Duration::from_secs(5);
@@ -163,12 +169,13 @@ impl Shard {
                 shed_tag,
                 shed_ack: Finder::new(&needle).into_owned(),
                 open: 0,
+                unused: None,
                 policy,
             },
             slots: Slots::default(),
             by_key: AHashMap::with_hasher(RandomState::with_seeds(b, c, d, a)),
             shards: shards.max(1),
-            spare: None,
+            spare: Vec::new(),
         }
     }
 
@@ -180,16 +187,11 @@ impl Shard {
             Input::Message { origin, bytes } => {
                 let limits = self.core.policy.limits;
                 let framing = if origin.conn.is_some() { Framing::Stream } else { Framing::Datagram };
-                // The room of the message before, unless a request under way keeps it.
-                let mut index = self.spare.take().unwrap_or_default();
+                let mut index = self.spare.pop().unwrap_or_default();
                 let read = match Arc::get_mut(&mut index) {
                     Some(room) => room.read(bytes, &limits, framing),
-                    None => {
-                        let mut fresh = Index::empty();
-                        let read = fresh.read(bytes, &limits, framing);
-                        index = Arc::new(fresh);
-                        read
-                    }
+                    // Only what nobody else holds is kept.
+                    None => return,
                 };
                 let msg = &Message::new(bytes, &index);
                 match read {
@@ -197,7 +199,12 @@ impl Shard {
                     Ok(()) => self.on_response(now, msg),
                     Err(unusable) => self.core.stats.drop(unusable.label()),
                 }
-                self.spare = Some(index);
+                // A request under way may keep it.
+                if Arc::strong_count(&index) == 1 {
+                    self.spare.push(index);
+                }
+                self.spare.extend(self.core.unused.take());
+                self.spare.truncate(SPARE);
             }
             Input::Located { ticket, result } => self.on_located(now, ticket, result),
             Input::Sent { token, conn, reused } => self.on_sent(token, conn, reused),
@@ -277,6 +284,21 @@ impl Shard {
         wanted: &dyn Fn(&Record) -> bool,
     ) -> (Vec<Record>, Option<u64>) {
         self.core.ring.page(before, look, most, wanted)
+    }
+
+    /// Finished records from a number on: see [`Ring::after`].
+    pub fn records_after(&self, from: u64, look: usize, see: &mut dyn FnMut(&Record)) -> u64 {
+        self.core.ring.after(from, look, see)
+    }
+
+    /// Instances that are down, since when, and the word for why: see [`Health::fallen`].
+    pub fn fallen(&self) -> Vec<(Instance, Instant, &'static str)> {
+        self.core.health.fallen().collect()
+    }
+
+    /// Instances on their way back to a full share, and the part they get: see [`Health::ramps`].
+    pub fn ramps(&self, now: Instant) -> Vec<(Instance, f64)> {
+        self.core.health.ramps(now).collect()
     }
 
     /// What is remembered of instances.
@@ -442,7 +464,36 @@ pub fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize {
     if shards <= 1 {
         return 0;
     }
-    find_call_id(bytes).map_or(0, |id| owner_of(id, secret, shards))
+    if let Some(shard) = branch_shard(bytes).filter(|shard| *shard < shards) {
+        return shard;
+    }
+    plain_call_id(bytes).or_else(|| find_call_id(bytes)).map_or(0, |id| owner_of(id, secret, shards))
+}
+
+/// Of a response to a request of ours: the shard that its branch names (it is the one that owns the call).
+fn branch_shard(bytes: &[u8]) -> Option<usize> {
+    static BRANCH: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b";branch="));
+    const NEAR: usize = 512;
+    if !bytes.starts_with(b"SIP/2.0 ") {
+        return None;
+    }
+    let at = BRANCH.find(bytes.get(..NEAR.min(bytes.len()))?)? + b";branch=".len();
+    // Any other response than one to a branch of ours is dropped, whoever gets it.
+    Branch::shard_of(bytes.get(at..)?).map(usize::from)
+}
+
+/// The value of a Call-ID written in the usual way: no other row can be taken for it.
+fn plain_call_id(bytes: &[u8]) -> Option<&[u8]> {
+    static ROW: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\nCall-ID: "));
+    static END: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\r\n\r\n"));
+    let at = ROW.find(bytes)?;
+    if END.find(bytes.get(..at)?).is_some() {
+        // In the body.
+        return None;
+    }
+    let value = bytes.get(at + b"\r\nCall-ID: ".len()..)?;
+    let text = value.get(..memchr(b'\n', value)?)?.trim_ascii();
+    (!text.is_empty()).then_some(text)
 }
 
 /// The shard that owns a Call-ID.
@@ -502,8 +553,31 @@ mod tests {
         ] {
             assert_eq!(find_call_id(text.as_bytes()), Some(&b"x@y"[..]), "{text}");
         }
+        let plain = b"OPTIONS sip:a SIP/2.0\r\nTo: a\r\nCall-ID:  x@y \r\n\r\n";
+        assert_eq!((plain_call_id(plain), find_call_id(plain)), (Some(&b"x@y"[..]), Some(&b"x@y"[..])));
+        let body = b"NOTIFY sip:a SIP/2.0\r\ni: a\r\n\r\nSIP/2.0 200 OK\r\nCall-ID: b\r\n\r\n";
+        assert_eq!((plain_call_id(body), find_call_id(body)), (None, Some(&b"a"[..])));
         assert_eq!(find_call_id(b"OPTIONS sip:a SIP/2.0\r\nTo: a\r\n\r\nCall-ID: body"), None);
         assert_eq!(find_call_id(b"garbage"), None);
+    }
+
+    #[test]
+    fn a_response_goes_to_the_shard_that_its_branch_names_and_only_one_of_ours_does() {
+        let response = |branch: &str| {
+            format!("SIP/2.0 200 OK\r\nVia: SIP/2.0/UDP a;branch={branch}\r\nCall-ID: {branch}@x\r\n\r\n")
+        };
+        for shard in 0..4 {
+            let ours = response(Branch::mint(shard, 1, 2, 3, 4).as_str());
+            assert_eq!(shard_of(ours.as_bytes(), 42, 4), usize::from(shard));
+        }
+        for branch in [Branch::mint(4, 1, 2, 3, 4).as_str(), "z9hG4bKx001", &"0001".repeat(12)] {
+            let id = format!("{branch}@x");
+            assert_eq!(
+                shard_of(response(branch).as_bytes(), 42, 4),
+                owner_of(id.as_bytes(), 42, 4),
+                "{branch}"
+            );
+        }
     }
 
     #[test]

@@ -65,6 +65,7 @@ impl Shard {
             reused: false,
             retried: false,
             overdue: false,
+            later: None,
             leg: 0,
             record: 0,
             to: Party::Peer(peer),

@@ -108,38 +108,6 @@ impl Shard {
         self.forward_ack(now, origin, msg, via, party, reply, index);
     }
 
-    /// The ACK for a 2xx: routed like a request, without a transaction; whatever forbids that drops it.
-    #[allow(clippy::too_many_arguments)]
-    fn forward_ack(
-        &mut self,
-        now: Instant,
-        origin: &Origin,
-        msg: &Message<'_>,
-        via: &ViaRef<'_>,
-        party: Party,
-        reply: ReplyPath,
-        index: &Arc<Index>,
-    ) {
-        // The ACK to an error of ours whose transaction is gone already ends here.
-        if msg.to_tag().is_some_and(|t| t.starts_with(b"sbe-") && t.len() == 12) {
-            return self.core.stats.drop("late_ack");
-        }
-        let loop_hash = self.core.loop_hash(msg);
-        if validate(msg, loop_hash, |v| self.core.is_our_via(v)).is_err() {
-            return self.core.stats.drop("bad_ack");
-        }
-        let plan = match decide(&self.core.policy, party, msg) {
-            Decision::Forward(plan) => plan,
-            Decision::Answer | Decision::Refuse(_) => return self.core.stats.drop("ack_not_routed"),
-        };
-        let cap = self.core.cap(self.shards);
-        let Some(handle) = self.slots.reserve(cap) else { return self.core.stats.drop("table_full") };
-        let mut context =
-            self.core.context(now, origin, msg, via, party, None, reply, Kind::Ack, loop_hash, plan, index);
-        self.core.locate(now, handle, &mut context);
-        self.settle(handle, context);
-    }
-
     /// RFC 3261 §9.2 and §16.10.
     #[allow(clippy::too_many_arguments)]
     fn on_cancel(
@@ -281,12 +249,12 @@ impl Core {
         Reject::new(503, "Service Unavailable", label).with("Retry-After", seconds.to_string())
     }
 
-    fn cap(&self, shards: usize) -> usize {
+    pub(super) fn cap(&self, shards: usize) -> usize {
         self.policy.config.limits.transactions.div_ceil(shards)
     }
 
     /// What decides the routing of a request (RFC 3261 §16.6 step 8).
-    fn loop_hash(&self, msg: &Message<'_>) -> u32 {
+    pub(super) fn loop_hash(&self, msg: &Message<'_>) -> u32 {
         let cseq = msg.cseq().map_or(0, |(n, _)| n).to_be_bytes();
         let mut parts: SmallVec<[&[u8]; 12]> = SmallVec::new();
         parts.push(msg.uri());
@@ -304,12 +272,12 @@ impl Core {
     }
 
     /// True if a Via was written by this element.
-    fn is_our_via(&self, via: &ViaRef<'_>) -> bool {
+    pub(super) fn is_our_via(&self, via: &ViaRef<'_>) -> bool {
         self.policy.listeners.iter().any(|l| via.port == l.sent_by_port && via.host.eq_host(&l.sent_by_host))
     }
 
     #[allow(clippy::too_many_arguments)]
-    fn context(
+    pub(super) fn context(
         &mut self,
         now: Instant,
         origin: &Origin,
@@ -491,7 +459,7 @@ impl Core {
     }
 
     /// The seed of the weighted draw (rule 13).
-    fn seed(&mut self, call_id: &[u8]) -> u64 {
+    pub(super) fn seed(&mut self, call_id: &[u8]) -> u64 {
         use crate::config::Sticky;
         match self.policy.config.dns.sticky {
             Sticky::Call => self.call_key(call_id),

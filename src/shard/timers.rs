@@ -59,6 +59,7 @@ impl Core {
         match timer {
             Timer::Try => return self.on_try_timeout(now, handle, context, at),
             Timer::Cancelled => return self.cancelled_timeout(now, handle, context, at),
+            Timer::A | Timer::E => self.arm_later(now, handle, context, at),
             _ => {}
         }
         let Some(attempt) = context.attempts.get_mut(at) else { return };

@@ -64,6 +64,15 @@ impl Branch {
         str::from_utf8(&self.0).unwrap_or_default()
     }
 
+    /// The shard that a branch names, if it is one of ours.
+    pub fn shard_of(branch: &[u8]) -> Option<u16> {
+        let (cookie, hex) = branch.split_first_chunk::<{ MAGIC_COOKIE.len() }>()?;
+        if !cookie.eq_ignore_ascii_case(MAGIC_COOKIE) {
+            return None;
+        }
+        u16::try_from(hex_value(hex.get(..4)?)?).ok()
+    }
+
     /// Reads a branch of ours, in either case (§7.3.1). `None` for anything that is not one by its
     /// form; that it is one in truth, only the transaction's own random number shows.
     pub fn parse(branch: &[u8]) -> Option<BranchParts> {
@@ -119,26 +128,40 @@ const HEX_PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
-/// The value of every octet that is a hexadecimal digit, in either case; 255: it is none.
-const NIBBLES: [u8; 256] = {
-    let mut values = [255; 256];
-    let mut i = 0;
-    while i < 16 {
-        values[HEX[i] as usize] = i as u8;
-        values[HEX[i].to_ascii_uppercase() as usize] = i as u8;
-        i += 1;
-    }
-    values
-};
-
+/// The number that up to sixteen hexadecimal digits, in either case, stand for; eight are read at a time.
 fn hex_value(digits: &[u8]) -> Option<u64> {
-    let (mut value, mut all) = (0u64, 0u8);
-    for &digit in digits {
-        let nibble = NIBBLES[usize::from(digit)];
-        all |= nibble;
-        value = value << 4 | u64::from(nibble & 15);
+    let mut value = 0;
+    let mut rest = digits;
+    while let Some((eight, more)) = rest.split_first_chunk() {
+        value = value << 32 | eight_digits(*eight)?;
+        rest = more;
     }
-    (all != 255).then_some(value)
+    if rest.is_empty() {
+        return Some(value);
+    }
+    let mut eight = [b'0'; 8];
+    eight.get_mut(8 - rest.len()..)?.copy_from_slice(rest);
+    Some(value << (4 * rest.len()) | eight_digits(eight)?)
+}
+
+/// The number that eight hexadecimal digits stand for.
+fn eight_digits(digits: [u8; 8]) -> Option<u64> {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x80 * EACH;
+    let text = u64::from_be_bytes(digits);
+    // In every octet, with its highest bit clear, a sum reaches that bit from a certain octet on.
+    let from = |octets: u64, least: u8| octets + EACH * u64::from(0x80 - least);
+    let lower = text | (0x20 * EACH);
+    let numeral = from(text & !HIGH, b'0') & !from(text & !HIGH, b'9' + 1);
+    let letter = from(lower & !HIGH, b'a') & !from(lower & !HIGH, b'f' + 1);
+    if text & HIGH != 0 || (numeral | letter) & HIGH != HIGH {
+        return None;
+    }
+    // The low four bits, and nine more for a letter; then neighbours are put together.
+    let nibbles = (text & (0x0f * EACH)) + 9 * (letter >> 7 & EACH);
+    let pairs = (nibbles | nibbles >> 4) & 0x00ff_00ff_00ff_00ff;
+    let quads = (pairs | pairs >> 8) & 0x0000_ffff_0000_ffff;
+    Some((quads | quads >> 16) & 0xffff_ffff)
 }
 
 /// True for a branch made by the rules of RFC 3261: the cookie with something after it. The bare
@@ -324,5 +347,30 @@ impl Hash128 {
     fn finish(mut self) -> ServerKey {
         self.flush();
         ServerKey(u128::from(self.high.finish()) << 64 | u128::from(self.low.finish()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_digits_of_either_case_are_read_and_nothing_else_is() {
+        for at in 0..8 {
+            for octet in 0..=255u8 {
+                let mut text = *b"0aF39bCd";
+                text[at] = octet;
+                let want = std::str::from_utf8(&text)
+                    .ok()
+                    .filter(|t| t.bytes().all(|b| b.is_ascii_hexdigit()))
+                    .and_then(|t| u64::from_str_radix(t, 16).ok());
+                assert_eq!(eight_digits(text), want, "{octet} at {at}");
+            }
+        }
+        for len in 1..=16 {
+            let text = &"0123456789abcdefABCDEF"[22 - len..];
+            assert_eq!(hex_value(text.as_bytes()), u64::from_str_radix(text, 16).ok(), "{text}");
+        }
+        assert_eq!(hex_value(b"00000000g"), None);
     }
 }

@@ -108,3 +108,18 @@ fn strangers_are_trusted_or_not_by_a_word_of_their_own() {
         assert_eq!(left(&outs[1]), want, "{trust}");
     }
 }
+
+#[test]
+fn an_ack_keeps_the_rules_too() {
+    let mut rig = rig("trust = false");
+    let sent = from_peer(&mut rig, "");
+    let contact = vec!["Contact: <sip:alice@10.0.0.5:5060>".to_string()];
+    let ok = rig.udp("10.0.0.5:5060", &reply(&sent.msg, 200, "t", &contact, b""))[0].msg.clone();
+    let mut ack = Request::new("ACK", "sip:alice@10.0.0.5:5060", PEER, "ack", "call-in");
+    ack.routes = ok.values("record-route").into_iter().rev().collect();
+    [ack.from, ack.to] = ["from", "to"].map(|end| ok.get(end).unwrap().to_string());
+    ack.extra = rows("");
+    let outs = rig.udp(PEER, &ack.bytes());
+    assert_eq!(lines(&outs), ["ACK 10.0.0.5:5060"]);
+    assert_eq!(left(&outs[0]), ASSERTED_GONE);
+}

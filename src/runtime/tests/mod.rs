@@ -39,7 +39,7 @@ enum Seen {
 
 /// What all elements of a node have seen, with the shard's number, and when.
 #[derive(Clone, Default)]
-struct Record(Arc<(Mutex<Log>, Condvar)>);
+struct Record(Arc<(Mutex<Log>, Condvar, Mutex<Vec<Duration>>)>);
 
 type Log = Vec<(usize, Seen)>;
 
@@ -81,6 +81,11 @@ impl Record {
                 _ => None,
             })
         })
+    }
+
+    /// The longest wait that messages were said to have had.
+    fn longest_wait(&self) -> Duration {
+        self.0.2.lock().unwrap().iter().max().copied().unwrap_or_default()
     }
 
     fn failure(&self, token: SendToken) -> SendFailure {
@@ -134,7 +139,10 @@ impl Scripted {
 impl Element for Scripted {
     fn handle_input(&mut self, now: Instant, input: Input<'_>) {
         let seen = match input {
-            Input::Waited { .. } => return,
+            Input::Waited { delay, .. } => {
+                self.record.0.2.lock().unwrap().push(delay);
+                return;
+            }
             Input::Message { origin, bytes } => {
                 Seen::Message { origin: origin.clone(), bytes: bytes.to_vec() }
             }

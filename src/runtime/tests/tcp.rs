@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Barrier;
 
 use super::*;
 
@@ -483,4 +484,33 @@ fn that_nobody_has_taken_a_provisional_answer_is_told_before_the_final_one() {
     world.send(back(&origin), ringing.as_bytes(), Some(token(9)), false);
     assert_eq!(world.record.failure(token(9)), SendFailure::Closed { reused: true });
     no_connections(&world);
+}
+
+#[test]
+fn what_waits_on_a_connection_while_the_worker_is_at_work_is_said_to_have_waited() {
+    const WORK: Duration = Duration::from_millis(80);
+    let at_work = Arc::new(Barrier::new(2));
+    let begins = Arc::clone(&at_work);
+    let world = plan(TCP).start(move |s: &mut Scripted, now, seen: &Seen| {
+        if let Seen::Message { bytes, .. } = seen
+            && String::from_utf8_lossy(bytes).contains("work")
+        {
+            begins.wait();
+            std::thread::sleep(WORK);
+        }
+        answering(s, now, seen);
+    });
+    let (mut first, mut second) = (connect(&world), connect(&world));
+    for client in [&mut first, &mut second] {
+        let message = request(0, "greeting");
+        client.write_all(&message).unwrap();
+        expect(client, &response_to(&message));
+    }
+    let (work, wait) = (request(1, "work"), request(2, "waiting"));
+    first.write_all(&work).unwrap();
+    at_work.wait();
+    second.write_all(&wait).unwrap();
+    expect(&mut first, &response_to(&work));
+    expect(&mut second, &response_to(&wait));
+    assert!(world.record.longest_wait() >= WORK / 4, "{:?}", world.record.longest_wait());
 }
