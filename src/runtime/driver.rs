@@ -472,9 +472,7 @@ impl<E: Element> Worker<E> {
     pub(super) fn balance(&self, emptied: bool, now: Instant) {
         let mut spread = self.spread.borrow_mut();
         let Some(spread) = spread.as_mut() else { return };
-        if !emptied {
-            spread.fell_behind();
-        }
+        spread.turn_ended(emptied);
         if !spread.is_due(now) {
             return;
         }

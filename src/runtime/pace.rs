@@ -27,19 +27,21 @@ pub(super) struct Spread {
     since: Instant,
     /// Time on a core at `since`.
     cpu: Duration,
-    /// Turns since then that ended with datagrams left over.
+    /// Turns since then, and those of them that ended with datagrams left over.
+    turns: u32,
     behind: u32,
 }
 
 impl Spread {
     pub(super) fn new(workers: usize, now: Instant, cpu: Duration) -> Self {
-        Self { active: 1, workers, since: now, cpu, behind: 0 }
+        Self { active: 1, workers, since: now, cpu, turns: 0, behind: 0 }
     }
 
-    /// A turn ended with datagrams left over. On a core that is shared with others this shows before
-    /// the thread's own time does.
-    pub(super) fn fell_behind(&mut self) {
-        self.behind = self.behind.saturating_add(1);
+    /// A turn ended, perhaps with datagrams left over (not `emptied`). On a core that is shared with
+    /// others this shows before the thread's own time does.
+    pub(super) fn turn_ended(&mut self, emptied: bool) {
+        self.turns = self.turns.saturating_add(1);
+        self.behind = self.behind.saturating_add(u32::from(!emptied));
     }
 
     /// Whether it is time for [`Spread::sample`].
@@ -52,7 +54,9 @@ impl Spread {
         let wall = now.saturating_duration_since(self.since).as_micros().max(1);
         let load = cpu.saturating_sub(self.cpu).as_micros() * 100 / wall;
         (self.since, self.cpu) = (now, cpu);
-        let behind = std::mem::take(&mut self.behind) >= BEHIND;
+        // Turns may be so long that few fit into a sample.
+        let behind = self.behind >= BEHIND || (self.behind > 0 && self.behind == self.turns);
+        (self.turns, self.behind) = (0, 0);
         let fewer = self.active.saturating_sub(1);
         let active = if (load > BUSY || behind) && self.active < self.workers {
             self.active + 1
@@ -141,11 +145,16 @@ mod tests {
     fn a_worker_that_falls_behind_gets_help_however_little_time_it_has() {
         let now = Instant::now();
         let mut spread = Spread::new(2, now, Duration::ZERO);
-        for _ in 0..BEHIND {
-            spread.fell_behind();
+        for n in 0..2 * BEHIND {
+            spread.turn_ended(n % 2 == 0);
         }
         assert_eq!(spread.sample(now + SAMPLE, SAMPLE / 10), Some(2));
         assert_eq!(spread.sample(now + 2 * SAMPLE, SAMPLE / 5), Some(1), "over again");
+        spread.turn_ended(false);
+        assert_eq!(spread.sample(now + 3 * SAMPLE, SAMPLE / 5), Some(2), "one long turn, and more to do");
+        spread.turn_ended(false);
+        spread.turn_ended(true);
+        assert_eq!(spread.sample(now + 4 * SAMPLE, SAMPLE / 5), Some(1), "one of several");
     }
 
     #[test]
