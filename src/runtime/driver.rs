@@ -27,7 +27,7 @@ use super::alone::{Bell, STAY};
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
-use super::pace::{Pace, REST, Spread};
+use super::pace::{Pace, Spread};
 use super::pool::Pool;
 use super::sys::{self, BATCH, SendBatch};
 use super::tls::Tls;
@@ -457,12 +457,10 @@ impl<E: Element> Worker<E> {
     /// once, having rested while more came in.
     pub(super) fn pause(&self, n: usize, now: Instant) -> bool {
         let mut pace = self.pace.borrow_mut();
-        if !pace.rest_after(now, n) {
-            return false;
-        }
+        let Some(rest) = pace.rest_after(now, n) else { return false };
         // The thread itself: were only the task to wait, the event loop would still be woken by
-        // every datagram. The worker's other tasks wait this millisecond with it.
-        std::thread::sleep(REST);
+        // every datagram. The worker's other tasks wait this moment with it.
+        std::thread::sleep(rest);
         pace.rested(Instant::now());
         true
     }

@@ -76,34 +76,47 @@ const WINDOW: Duration = Duration::from_millis(16);
 const STEADY: usize = 32;
 /// A turn that found so many has had its batch; a rest would only add delay.
 const PLENTY: usize = 24;
-/// Length of a rest: what it adds to the way of a message at most.
-pub(super) const REST: Duration = Duration::from_millis(1);
+/// So many datagrams are to collect in a rest, about: what one wake-up for all of them saves falls off
+/// beyond, while the delay grows.
+const GATHERED: u32 = 8;
+/// Longest rest: what it adds to the way of a message at most.
+const LONGEST: Duration = Duration::from_millis(1);
+/// Rests shorter than this are not worth the system call.
+const SHORTEST: Duration = Duration::from_micros(50);
 
-/// Decides when a worker rests.
+/// Decides when a worker rests, and for how long: the busier it is, the shorter. At half of what a core can
+/// carry, a rest is a tenth or two of a millisecond.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     window: Option<Instant>,
     count: usize,
-    steady: bool,
+    /// How long a rest is under the present load; `None`: too little is going on.
+    rest: Option<Duration>,
     rested: Option<Instant>,
 }
 
 impl Pace {
-    /// A turn has emptied a socket after `n` datagrams: whether to rest before looking again.
-    pub(super) fn rest_after(&mut self, now: Instant, n: usize) -> bool {
+    /// A turn has emptied a socket after `n` datagrams: how long to rest before looking again, if at all.
+    pub(super) fn rest_after(&mut self, now: Instant, n: usize) -> Option<Duration> {
         self.count = self.count.saturating_add(n);
         match self.window {
             Some(began) if now.saturating_duration_since(began) < WINDOW => {}
             Some(began) => {
+                let time = now.saturating_duration_since(began);
                 // A window that was quiet for long says nothing of now.
-                self.steady = self.count >= STEADY && now.saturating_duration_since(began) < WINDOW * 2;
+                let steady = self.count >= STEADY && time < WINDOW * 2;
+                let arrivals = u32::try_from(self.count).unwrap_or(u32::MAX).max(1);
+                self.rest = steady
+                    .then(|| (time * GATHERED / arrivals).min(LONGEST))
+                    .filter(|rest| *rest >= SHORTEST);
                 (self.window, self.count) = (Some(now), 0);
             }
             None => self.window = Some(now),
         }
+        let rest = self.rest.filter(|_| n > 0 && n < PLENTY)?;
         // With several sockets one rest serves them all.
-        let lately = self.rested.is_some_and(|t| now.saturating_duration_since(t) < REST / 2);
-        self.steady && n > 0 && n < PLENTY && !lately
+        let lately = self.rested.is_some_and(|t| now.saturating_duration_since(t) < rest / 2);
+        (!lately).then_some(rest)
     }
 
     /// A rest has ended.
@@ -164,14 +177,32 @@ mod tests {
         let mut rests = 0;
         for _ in 0..40 {
             now += MS;
-            rests += u32::from(pace.rest_after(now, 5));
+            rests += u32::from(pace.rest_after(now, 5).is_some());
         }
         assert!(rests > 0);
-        assert!(pace.rest_after(now, 5));
-        assert!(!pace.rest_after(now, 30), "a full turn");
-        assert!(!pace.rest_after(now, 0), "an empty one");
+        assert_eq!(pace.rest_after(now, 5), Some(LONGEST), "five a millisecond");
+        assert_eq!(pace.rest_after(now, 30), None, "a full turn");
+        assert_eq!(pace.rest_after(now, 0), None, "an empty one");
         pace.rested(now);
-        assert!(!pace.rest_after(now, 5), "another socket's rest a moment ago");
+        assert_eq!(pace.rest_after(now, 5), None, "another socket's rest a moment ago");
+    }
+
+    #[test]
+    fn the_busier_a_worker_is_the_shorter_it_rests() {
+        let rest = |each: usize| {
+            let mut pace = Pace::default();
+            let mut now = Instant::now();
+            for _ in 0..40 {
+                now += MS;
+                pace.rest_after(now, each);
+            }
+            pace.rest_after(now, 1)
+        };
+        let (few, more, many) = (rest(8), rest(32), rest(64));
+        assert!(few > more && more > many, "{few:?} {more:?} {many:?}");
+        // Half of what a core can carry: some 60 datagrams a millisecond.
+        assert!(many.is_some_and(|rest| rest < MS / 5), "{many:?}");
+        assert_eq!(rest(400), None, "there is no need to");
     }
 
     #[test]
@@ -180,7 +211,7 @@ mod tests {
         let mut now = Instant::now();
         for _ in 0..100 {
             now += 5 * MS;
-            assert!(!pace.rest_after(now, 2));
+            assert_eq!(pace.rest_after(now, 2), None);
         }
         // A long pause after a steady load ends it.
         for _ in 0..40 {
@@ -188,6 +219,6 @@ mod tests {
             pace.rest_after(now, 5);
         }
         now += 1000 * MS;
-        assert!(!pace.rest_after(now, 5));
+        assert_eq!(pace.rest_after(now, 5), None);
     }
 }

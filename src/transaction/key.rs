@@ -151,14 +151,14 @@ fn eight_digits(digits: [u8; 8]) -> Option<u64> {
     let text = u64::from_be_bytes(digits);
     // In every octet, with its highest bit clear, a sum reaches that bit from a certain octet on.
     let from = |octets: u64, least: u8| octets + EACH * u64::from(0x80 - least);
-    let lower = text | 0x20 * EACH;
+    let lower = text | (0x20 * EACH);
     let numeral = from(text & !HIGH, b'0') & !from(text & !HIGH, b'9' + 1);
     let letter = from(lower & !HIGH, b'a') & !from(lower & !HIGH, b'f' + 1);
     if text & HIGH != 0 || (numeral | letter) & HIGH != HIGH {
         return None;
     }
     // The low four bits, and nine more for a letter; then neighbours are put together.
-    let nibbles = (text & 0x0f * EACH) + 9 * (letter >> 7 & EACH);
+    let nibbles = (text & (0x0f * EACH)) + 9 * ((letter >> 7) & EACH);
     let pairs = (nibbles | nibbles >> 4) & 0x00ff_00ff_00ff_00ff;
     let quads = (pairs | pairs >> 8) & 0x0000_ffff_0000_ffff;
     Some((quads | quads >> 16) & 0xffff_ffff)
