@@ -1,6 +1,7 @@
 //! A SIP peering border element: a stateful SIP proxy at the edge between a provider's core and its peers.
 
 pub mod admin;
+pub mod alto;
 pub mod cli;
 pub mod config;
 pub mod demo;

@@ -10,7 +10,7 @@ const LAYERS: &[&[&str]] = &[
     &["wire"],
     &["config"],
     &["transaction", "location"],
-    &["peering"],
+    &["peering", "alto"],
     &["proxy"],
     &["shard"],
     &["runtime"],
@@ -20,7 +20,7 @@ const LAYERS: &[&[&str]] = &[
 ];
 
 /// Layers that must not know clocks, sockets, tasks or locks.
-const PURE: &[&str] = &["flow", "wire", "transaction", "location", "peering", "proxy", "shard"];
+const PURE: &[&str] = &["flow", "wire", "transaction", "location", "alto", "peering", "proxy", "shard"];
 
 fn layer_of(module: &str) -> Option<usize> {
     LAYERS.iter().position(|l| l.contains(&module))

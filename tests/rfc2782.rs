@@ -54,11 +54,11 @@ fn all(
     health: &mut Health,
 ) -> Vec<Candidate> {
     let mut s = Selection::new(Arc::clone(located), seed, mode);
-    std::iter::from_fn(|| s.next(now, health, None, &|_| None)).collect()
+    std::iter::from_fn(|| s.next(now, health, &|_| None)).collect()
 }
 
 fn first(located: &Arc<Located>, seed: u64, now: Instant, health: &mut Health) -> Instance {
-    Selection::new(Arc::clone(located), seed, EXACT).next(now, health, None, &|_| None).unwrap().instance
+    Selection::new(Arc::clone(located), seed, EXACT).next(now, health, &|_| None).unwrap().instance
 }
 
 /// How often each server comes first, in percent, over `n` requests.
@@ -69,7 +69,7 @@ fn shares(weights: &[u16], mode: SrvSelection, run: u64, n: u64) -> Vec<f64> {
     let mut counts = vec![0u64; weights.len()];
     for i in 0..n {
         let mut s = Selection::new(Arc::clone(&located), seed(run, i), mode);
-        counts[usize::from(s.next(now, &mut health, None, &|_| None).unwrap().server)] += 1;
+        counts[usize::from(s.next(now, &mut health, &|_| None).unwrap().server)] += 1;
     }
     counts.iter().map(|c| 100.0 * *c as f64 / n as f64).collect()
 }
@@ -250,9 +250,8 @@ fn exactly_one_request_tries_a_half_open_instance() {
     let mut h = health();
     h.observe(now, udp(0), Observation::Silence { invite: true });
     let later = now + Duration::from_secs(2);
-    let pick = |h: &mut Health, at| {
-        Selection::new(Arc::clone(&located), 1, EXACT).next(at, h, None, &|_| None).unwrap()
-    };
+    let pick =
+        |h: &mut Health, at| Selection::new(Arc::clone(&located), 1, EXACT).next(at, h, &|_| None).unwrap();
     let trial = pick(&mut h, later);
     assert_eq!((trial.instance, trial.standing, trial.reason), (udp(0), Standing::Trial, PickReason::Trial));
     for _ in 0..5 {
@@ -264,6 +263,100 @@ fn exactly_one_request_tries_a_half_open_instance() {
     assert_eq!(pick(&mut h, later).standing, Standing::Up);
 }
 
+/// How often each server comes first, in percent.
+fn shares_of(located: &Arc<Located>, mode: SrvSelection, now: Instant, health: &mut Health) -> Vec<f64> {
+    let mut counts = vec![0u32; located.tiers[0].servers.len()];
+    for i in 0..40_000 {
+        let mut s = Selection::new(Arc::clone(located), seed(5, i), mode);
+        counts[usize::from(s.next(now, health, &|_| None).unwrap().server)] += 1;
+    }
+    counts.iter().map(|c| f64::from(*c) / 400.0).collect()
+}
+
+#[test]
+fn what_has_come_back_gets_a_growing_part_of_its_weight_and_the_others_keep_their_proportions() {
+    let now = Instant::now();
+    let many = [vec![40u16, 30, 30], vec![0; 70]].concat();
+    for (weights, mode) in [
+        (vec![40u16, 30, 30], EXACT),
+        (vec![40u16, 30, 30], SrvSelection::Rfc2782),
+        (many, EXACT),
+        (vec![1, 1, 1], EXACT),
+    ] {
+        let located = located(vec![tier(1, 0, &weights), tier(2, 100, &[1])], now);
+        let mut h = health();
+        h.observe(now, udp(0), Observation::Silence { invite: true });
+        h.observe(now, udp(0), Observation::Answered);
+        let full: f64 = weights.iter().map(|w| f64::from(*w)).sum();
+        for (past, part) in [(0, 0.1), (5, 0.55), (10, 1.0), (100, 1.0)] {
+            let got = shares_of(&located, mode, now + Duration::from_secs(past), &mut h);
+            let own = f64::from(weights[0]) * part;
+            let sum = full - f64::from(weights[0]) + own;
+            near(
+                &got[..3],
+                &[
+                    100.0 * own / sum,
+                    100.0 * f64::from(weights[1]) / sum,
+                    100.0 * f64::from(weights[2]) / sum,
+                ],
+                1.6,
+            );
+        }
+    }
+}
+
+#[test]
+fn a_growing_share_moves_requests_only_to_what_grows_and_costs_no_priority() {
+    let now = Instant::now();
+    let located = located(vec![tier(1, 0, &[1, 1, 1]), tier(2, 100, &[1])], now);
+    let mut h = health();
+    h.observe(now, udp(0), Observation::Silence { invite: true });
+    h.observe(now, udp(0), Observation::Answered);
+    for i in 0..500 {
+        let way: Vec<Instance> =
+            (0..=10).map(|s| first(&located, seed(1, i), now + Duration::from_secs(s), &mut h)).collect();
+        let moved = way.iter().position(|w| *w == udp(0)).unwrap_or(way.len());
+        assert!(
+            way[..moved].iter().all(|w| *w == way[0]) && way[moved..].iter().all(|w| *w == udp(0)),
+            "{way:?}"
+        );
+    }
+    // The only one of its priority gets everything at once.
+    let alone = self::located(vec![tier(1, 0, &[1]), tier(2, 1, &[1])], now);
+    assert!((0..500).all(|i| first(&alone, seed(1, i), now, &mut h) == udp(0)));
+}
+
+#[test]
+fn probes_lose_their_vote_when_they_take_out_more_than_can_be_believed() {
+    let now = Instant::now();
+    let bad = Observation::ProbeBad { down_after: 1 };
+    let policy = HealthPolicy { max_probed_down: 0.5, ..zone::policy() };
+    let located = located(vec![tier(1, 0, &[1, 1]), tier(2, 2, &[1, 1])], now);
+    let mut h = Health::new(policy);
+    let labels = |h: &mut Health| -> Vec<(&str, &str)> {
+        all(&located, 1, EXACT, now, h).iter().map(|c| (c.standing.label(), c.reason.label())).collect()
+    };
+    h.observe(now, udp(0), bad);
+    h.observe(now, udp(1), bad);
+    // A half is not more than a half.
+    assert_eq!(labels(&mut h)[..2], [("up", "drawn"); 2]);
+    assert_eq!(labels(&mut h)[2..], [("probed_down", "last_resort"); 2]);
+    h.observe(now, udp(2), bad);
+    assert_eq!(labels(&mut h)[..2], [("probed_down", "probes_overruled"); 2]);
+    assert_eq!(all(&located, 1, EXACT, now, &mut h).iter().map(|c| c.tier).collect::<Vec<_>>(), [0, 0, 1, 1]);
+    // A failed request agrees with the probes: that one is down, and no longer counts as disputed.
+    h.observe(now, udp(0), Observation::Silence { invite: true });
+    let last: Vec<_> = labels(&mut h)[2..].to_vec();
+    assert_eq!(last.iter().filter(|l| l.1 == "last_resort").count(), 2, "a half again: {last:?}");
+    // By default only all of them being down counts.
+    let mut h = health();
+    (0..3).for_each(|n| {
+        h.observe(now, udp(n), bad);
+    });
+    let got = all(&located, 1, EXACT, now, &mut h);
+    assert_eq!((got[0].instance, got.len()), (udp(3), 4));
+}
+
 #[test]
 fn what_must_be_avoided_is_not_even_a_last_resort() {
     let now = Instant::now();
@@ -271,56 +364,13 @@ fn what_must_be_avoided_is_not_even_a_last_resort() {
     let mut h = health();
     let mut s = Selection::new(Arc::clone(&located), 1, EXACT);
     let avoid = |i: &Instance| (*i != udp(1)).then_some(LeftOutReason::OwnListener);
-    assert_eq!(s.next(now, &mut h, None, &avoid).unwrap().instance, udp(1));
-    assert_eq!(s.next(now, &mut h, None, &avoid), None);
-    assert_eq!(s.next(now, &mut h, None, &avoid), None, "and it stays so");
+    assert_eq!(s.next(now, &mut h, &avoid).unwrap().instance, udp(1));
+    assert_eq!(s.next(now, &mut h, &avoid), None);
+    assert_eq!(s.next(now, &mut h, &avoid), None, "and it stays so");
     assert_eq!((s.offered(), s.left_out()), (1, Some(LeftOutReason::OwnListener)));
     let mut s = Selection::new(located, 1, EXACT);
     let own = |_: &Instance| Some(LeftOutReason::OwnListener);
-    assert_eq!((s.next(now, &mut h, None, &own), s.offered()), (None, 0));
-}
-
-#[test]
-fn costs_order_a_tier_by_class_and_leave_priorities_alone() {
-    let now = Instant::now();
-    let mut costs = Costs::new();
-    for (n, class) in [(0, 1), (1, 0), (2, 0), (4, 0)] {
-        costs.set_class(addr(n), class);
-    }
-    for weights in [vec![100, 1, 1, 100], [vec![100, 1, 1, 100], vec![1; 70]].concat()] {
-        // 4 is in a worse priority, 3 and the rest have no cost.
-        let shifted: Vec<Server> =
-            tier(1, 0, &weights).servers.into_iter().filter(|s| s.addrs[0] != addr(4)).collect();
-        let located = located(vec![Tier::new(None, 1, shifted), tier(2, 4, &[1])], now);
-        for mode in [EXACT, SrvSelection::Rfc2782] {
-            for i in 0..50 {
-                let mut s = Selection::new(Arc::clone(&located), i, mode);
-                let got: Vec<Instance> =
-                    std::iter::from_fn(|| s.next(now, &mut health(), Some(&costs), &|_| None))
-                        .map(|c| c.instance)
-                        .collect();
-                assert_eq!(got.len(), weights.len() + usize::from(weights.len() == 4));
-                assert!([udp(1), udp(2)].contains(&got[0]) && [udp(1), udp(2)].contains(&got[1]), "{got:?}");
-                assert_eq!((got[2], *got.last().unwrap()), (udp(0), udp(4)));
-            }
-        }
-    }
-}
-
-#[test]
-fn the_cheapest_address_of_a_server_comes_first() {
-    let now = Instant::now();
-    let addrs = SmallVec::from_slice(&[addr(1), addr(2), addr(3)]);
-    let server = Server::new(Transport::Udp, "s".into(), 5060, 1, addrs);
-    let located = located(vec![Tier::new(None, 1, vec![server])], now);
-    let mut costs = Costs::new();
-    costs.set_class(addr(3), 0);
-    costs.set_class(addr(2), 1);
-    let mut s = Selection::new(located, 1, EXACT);
-    let got: Vec<Instance> = std::iter::from_fn(|| s.next(now, &mut health(), Some(&costs), &|_| None))
-        .map(|c| c.instance)
-        .collect();
-    assert_eq!(got, [udp(3), udp(2), udp(1)]);
+    assert_eq!((s.next(now, &mut h, &own), s.offered()), (None, 0));
 }
 
 /// Tiers of servers with some addresses each, drawn from a small pool so that they repeat.
@@ -387,19 +437,13 @@ proptest! {
     }
 
     #[test]
-    fn costs_and_avoidance_never_add_or_lose_a_candidate(
-        spec in tiers(), seed: u64, classes in prop::collection::vec((0..40u32, 0..4u16), 0..30), own in 0..40u32,
-    ) {
+    fn avoidance_never_adds_or_loses_a_candidate(spec in tiers(), seed: u64, own in 0..40u32) {
         let now = Instant::now();
         let located = build(&spec, now);
-        let mut costs = Costs::new();
-        for (n, class) in classes {
-            costs.set_class(addr(n), class);
-        }
         let mut s = Selection::new(Arc::clone(&located), seed, EXACT);
         let avoid = |i: &Instance| (*i == udp(own)).then_some(LeftOutReason::OwnListener);
         let mut h = health();
-        let got: Vec<Candidate> = std::iter::from_fn(|| s.next(now, &mut h, Some(&costs), &avoid)).collect();
+        let got: Vec<Candidate> = std::iter::from_fn(|| s.next(now, &mut h, &avoid)).collect();
         let every: HashSet<Instance> = located.instances().filter(|i| *i != udp(own)).collect();
         prop_assert_eq!(got.len(), every.len());
         prop_assert_eq!(got.iter().map(|c| c.instance).collect::<HashSet<_>>(), every);

@@ -214,7 +214,7 @@ fn next_hops_form_one_tier_of_equal_shares() {
         let tcp = (0..4000)
             .filter(|seed| {
                 let mut s = Selection::new(Arc::clone(&merged), seed * 0x9e37_79b9, mode);
-                let first = s.next(zone.now, &mut health, None, &|_| None).unwrap();
+                let first = s.next(zone.now, &mut health, &|_| None).unwrap();
                 first.instance.transport == Transport::Tcp
             })
             .count();

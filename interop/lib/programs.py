@@ -12,42 +12,55 @@ from calls import both_sides, setup
 from world import BEHIND, BEHIND_UAC, CORE, CORE_UAS, HERE, KAMAILIO, ONE, PEERING, UAC, fill, listening
 
 
+def through_kamailio(w, transport, domain, n, more):
+    """With Kamailio between the element and user agents behind it, by one transport: `n` calls each way, `more` that are
+    cancelled and `more` that find a callee busy."""
+    port = 5061 if transport == "tls" else 5060
+    values = dict(DIR=w.dir, TRANSPORT=transport, PORT=port, TLS=transport == "tls")
+    conf = w.write(f"{transport}.cfg", fill(f"{HERE}/conf/kamailio.cfg", values))
+    proxy = w.spawn(f"kamailio-{transport}", [shutil.which("kamailio"), "-DD", "-E", "-Y", w.dir, "-P", w.path("kamailio.pid"), "-f", conf])
+    w.until(lambda: bound(KAMAILIO, 5060), 10, "Kamailio does not start: " + w.text(f"kamailio-{transport}.err")[-300:])
+    if transport == "tls":
+        w.until(lambda: listening(KAMAILIO, 5061, "tls"), 10, "Kamailio does not listen for TLS")
+    to_peer = w.sipp(f"peer-{transport}", "uas", BEHIND, 5080, pause=50)
+    to_core = w.sipp(f"core-{transport}", "uas", CORE_UAS, 5080, pause=50)
+    out = w.sipp(f"out-{transport}", "uac", UAC, 5070, "udp", f"{CORE}:5060", 50, n, 200,
+                 dict(DOMAIN=f"{domain}.peer.test"))
+    into = w.sipp(f"in-{transport}", "uac", BEHIND_UAC, 5070, "udp", f"{KAMAILIO}:5060", 50, n, 200,
+                  dict(DOMAIN="core.test"))
+    for s in (out, into):
+        s.done()
+    for s in (to_peer, to_core):
+        s.stop()
+    for s in (out, into, to_peer, to_core):
+        s.clean(n)
+    for name, callee, caller, values in (
+            ("cancel", "uas-cancel", "uac-cancel", dict(VIA3="@ANOTHER_VIA@", KEEP_VIA3="@KEEP_ANOTHER_VIA@")),
+            ("busy", "uas-reject", "uac-reject", dict(CODE=486, REASON="Busy Here"))):
+        uas = w.sipp(f"{name}-uas-{transport}", callee, BEHIND, 5080, pause=50, values=values)
+        uac = w.sipp(f"{name}-uac-{transport}", caller, UAC, 5070, "udp", f"{CORE}:5060", 50, more, 100,
+                     dict(DOMAIN=f"{domain}.peer.test", **values))
+        uac.done()
+        uas.stop()
+        uac.clean(more)
+        uas.clean(more)
+    return proxy
+
+
+def end_kamailio(w, transport, proxy):
+    proxy.terminate()
+    proxy.wait(10)
+    if proxy.returncode:
+        w.fail(f"Kamailio ended with {proxy.returncode}: " + w.text(f"kamailio-{transport}.err")[-300:])
+
+
 def kamailio(w):
     """Kamailio as the peer's border proxy, over UDP and TCP: calls in both directions, CANCEL, busy."""
     setup(w)
     n = 500
-    elsewhere = {BEHIND, BEHIND_UAC}
     for transport, domain in (("udp", "kam"), ("tcp", "kamtcp")):
-        conf = w.write(f"{transport}.cfg", fill(f"{HERE}/conf/kamailio.cfg", dict(DIR=w.dir, TRANSPORT=transport)))
-        proxy = w.spawn(f"kamailio-{transport}", [shutil.which("kamailio"), "-DD", "-E", "-Y", w.dir, "-P", w.path("kamailio.pid"), "-f", conf])
-        w.until(lambda: bound(KAMAILIO, 5060), 10, "Kamailio does not start: " + w.text(f"kamailio-{transport}.err")[-300:])
-        to_peer = w.sipp(f"peer-{transport}", "uas", BEHIND, 5080, pause=50)
-        to_core = w.sipp(f"core-{transport}", "uas", CORE_UAS, 5080, pause=50)
-        out = w.sipp(f"out-{transport}", "uac", UAC, 5070, "udp", f"{CORE}:5060", 50, n, 200,
-                     dict(DOMAIN=f"{domain}.peer.test"))
-        into = w.sipp(f"in-{transport}", "uac", BEHIND_UAC, 5070, "udp", f"{KAMAILIO}:5060", 50, n, 200,
-                      dict(DOMAIN="core.test"))
-        for s in (out, into):
-            s.done()
-        for s in (to_peer, to_core):
-            s.stop()
-        for s in (out, into, to_peer, to_core):
-            s.clean(n)
-        for name, callee, caller, values in (
-                ("cancel", "uas-cancel", "uac-cancel", dict(VIA3="@ANOTHER_VIA@", KEEP_VIA3="@KEEP_ANOTHER_VIA@")),
-                ("busy", "uas-reject", "uac-reject", dict(CODE=486, REASON="Busy Here"))):
-            uas = w.sipp(f"{name}-uas-{transport}", callee, BEHIND, 5080, pause=50, values=values)
-            uac = w.sipp(f"{name}-uac-{transport}", caller, UAC, 5070, "udp", f"{CORE}:5060", 50, 100, 100,
-                         dict(DOMAIN=f"{domain}.peer.test", **values))
-            uac.done()
-            uas.stop()
-            uac.clean(100)
-            uas.clean(100)
-        proxy.terminate()
-        proxy.wait(10)
-        if proxy.returncode:
-            w.fail(f"Kamailio ended with {proxy.returncode}: " + w.text(f"kamailio-{transport}.err")[-300:])
-    wire = w.finish(elsewhere=elsewhere)
+        end_kamailio(w, transport, through_kamailio(w, transport, domain, n, 100))
+    wire = w.finish(elsewhere={BEHIND, BEHIND_UAC})
     between = [m for m in wire.messages if m.method == "INVITE" and not m.code and {m.src_ip, m.dst_ip} == {PEERING, KAMAILIO}]
     count = {(m.proto, m.src_ip == PEERING): 0 for m in between}
     for m in between:

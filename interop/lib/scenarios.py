@@ -2,6 +2,7 @@
 import calls
 import failover
 import programs
+import secure
 
 ALL = {
     "plain-udp": calls.plain_udp,
@@ -25,6 +26,12 @@ ALL = {
     "dns-outage": failover.dns_outage,
     "kamailio": programs.kamailio,
     "baresip": programs.baresip,
+    "tls-kamailio": secure.tls_kamailio,
+    "tls-sipp": secure.tls_sipp,
+    "tls-openssl": secure.tls_openssl,
+    "tls-way-back": secure.tls_way_back,
+    "tls-renew": secure.tls_renew,
 }
 
-QUICK = ["plain-udp", "udp-to-tcp", "cancel", "refused", "black-hole", "says-503", "tcp-reset", "kamailio"]
+QUICK = ["plain-udp", "udp-to-tcp", "cancel", "refused", "black-hole", "says-503", "tcp-reset", "kamailio",
+         "tls-openssl", "tls-way-back"]

@@ -24,6 +24,10 @@ class Failed(Exception):
     """The scenario can't go on."""
 
 
+class LeftOut(Exception):
+    """A program that the scenario is about is not to be had."""
+
+
 def fill(path, values):
     """A template's text: @NAME@ replaced; a line that begins with @if NAME@ stays only if NAME has a value."""
     out = []
@@ -87,8 +91,8 @@ class World:
                 raise Failed(what)
             time.sleep(0.02)
 
-    def spawn(self, name, cmd, env=None):
-        p = subprocess.Popen(cmd, cwd=self.dir, stdin=subprocess.DEVNULL, stdout=open(self.path(f"{name}.out"), "ab"),
+    def spawn(self, name, cmd, env=None, stdin=subprocess.DEVNULL):
+        p = subprocess.Popen(cmd, cwd=self.dir, stdin=stdin, stdout=open(self.path(f"{name}.out"), "ab"),
                              stderr=open(self.path(f"{name}.err"), "ab"), env=dict(os.environ, **(env or {})))
         self.procs.append(p)
         return p
@@ -96,6 +100,7 @@ class World:
     # ------------------------------------------------------------ DNS
     def dns(self, ttl=300):
         self.write("peer.test.zone", fill(f"{HERE}/conf/peer.test.zone", dict(TTL=ttl)))
+        self.write("sbe.test.zone", f"$TTL 300\n@ SOA ns hostmaster 1 3600 600 86400 2\n@ NS ns\nns A {LOOSE}\n@ A {PEERING}\n")
         self.write("nsd.conf", fill(f"{HERE}/conf/nsd.conf", dict(DIR=self.dir)))
         self.dns_start()
 
@@ -156,10 +161,13 @@ class World:
         """A SIPp: with `target` a caller (`calls` at `rate` per s), else an answerer. `pause` in ms."""
         with open(f"{HERE}/sipp/{xml}.xml") as f:
             sf = self.write(f"{name}.xml", expand(f.read(), values or {}))
-        cmd = [shutil.which("sipp"), "-sf", sf, "-i", ip, "-p", str(port), "-t", {"udp": "u1", "tcp": "t1"}[transport],
+        program = secure_sipp() if transport == "tls" else shutil.which("sipp")
+        cmd = [program, "-sf", sf, "-i", ip, "-p", str(port), "-t", {"udp": "u1", "tcp": "t1", "tls": "l1"}[transport],
                "-nostdin", "-buff_size", "1048576", "-fd", "1", "-trace_stat", "-stf", self.path(f"{name}.csv"),
                "-trace_err", "-error_file", self.path(f"{name}.errors"), "-d", str(pause),
                "-default_behaviors", "all,-bye", "-recv_timeout", str(wait * 1000)]
+        if transport == "tls":
+            cmd += ["-tls_cert", self.path("sipp.pem"), "-tls_key", self.path("sipp.key"), "-tls_ca", self.path("ca.pem")]
         if target:
             cmd += ["-r", str(rate), "-m", str(calls), "-l", str(calls + 10), target]
         s = Sipp(self, name, self.spawn(name, cmd), calls, rate)
@@ -202,6 +210,14 @@ class World:
         if twice:
             self.figures["sent_again"] = twice
         return wire
+
+
+def secure_sipp():
+    """A SIPp that speaks TLS: the one that SIPP names, or the installed one. None: there is no such."""
+    for program in (os.environ.get("SIPP"), shutil.which("sipp")):
+        if program and "TLS" in subprocess.run([program, "-v"], capture_output=True, text=True).stdout:
+            return os.path.abspath(program)
+    return None
 
 
 class Sipp:
@@ -263,7 +279,10 @@ class Sipp:
         return self.count("FailedCall(C)")
 
     def errors(self):
-        return self.world.text(f"{self.name}.errors").strip()
+        rows = self.world.text(f"{self.name}.errors").splitlines()
+        # SIPp's own way to wait for a handshake to go on.
+        rows = [r for r in rows if "SSL_ERROR_WANT_READ" not in r]
+        return "" if rows == ["The following events occurred:"] else "\n".join(rows).strip()
 
     def clean(self, calls):
         """All of `calls` succeeded and SIPp met nothing that it did not expect."""
@@ -289,5 +308,5 @@ def children(pid):
 
 def listening(ip, port, transport):
     want = "%08X:%04X" % (int.from_bytes(socket.inet_aton(ip), "little"), port)
-    with open(f"/proc/net/{transport}") as f:
+    with open(f"/proc/net/{'udp' if transport == 'udp' else 'tcp'}") as f:
         return any(line.split()[1] == want and (transport == "udp" or line.split()[3] == "0A") for line in list(f)[1:])

@@ -13,6 +13,8 @@ const MAX_ANSWER: u64 = 256 * 1024 * 1024;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {
     authority: String,
+    /// Shown as a bearer token (RFC 6750 §2.1).
+    token: Option<Box<[u8]>>,
 }
 
 /// An answer.
@@ -68,7 +70,12 @@ impl Admin {
                 && (!host.contains(':') || host.ends_with(']'))
         });
         let authority = if has_port { authority.to_owned() } else { format!("{authority}:9060") };
-        Ok(Self { authority })
+        Ok(Self { authority, token: None })
+    }
+
+    /// Shows a token with each request.
+    pub fn with_token(self, token: Option<Box<[u8]>>) -> Self {
+        Self { token, ..self }
     }
 
     /// `GET`
@@ -94,11 +101,18 @@ impl Admin {
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         // 1.0: the answer comes in one piece and ends with the connection.
-        write!(
-            stream,
-            "{method} {path} HTTP/1.0\r\nHost: {}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n",
+        let mut request = format!(
+            "{method} {path} HTTP/1.0\r\nHost: {}\r\nConnection: close\r\nContent-Length: 0\r\n",
             self.authority
-        )?;
+        )
+        .into_bytes();
+        if let Some(token) = &self.token {
+            request.extend_from_slice(b"Authorization: Bearer ");
+            request.extend_from_slice(token);
+            request.extend_from_slice(b"\r\n");
+        }
+        request.extend_from_slice(b"\r\n");
+        stream.write_all(&request)?;
         let mut octets = Vec::new();
         stream.take(MAX_ANSWER).read_to_end(&mut octets)?;
         Ok(octets)

@@ -1,16 +1,19 @@
-//! Routes, and who may ask. Nobody is asked who they are: the bind address is the fence, so what a browser
-//! could be tricked into from another site is refused here (DNS rebinding, cross-site requests).
+//! Routes, and the fences around them: tokens ([`super::auth`]), and whatever a browser could be tricked into from
+//! another site is refused (DNS rebinding, cross-site requests).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use axum::extract::{Path, Query, Request, State};
+use axum::extract::connect_info::Connected;
+use axum::extract::{ConnectInfo, Path, Query, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{delete, get, post};
+use axum::serve::IncomingStream;
 use axum::{Json, Router};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -19,14 +22,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::runtime::node::Node;
 
-use super::{api, explain, metrics, page, resolve, text};
+use super::auth::{Audit, Denied, Tokens};
+use super::feed::{self, Feed};
+use super::whatif::WhatIf;
+use super::{alto, api, assets, explain, metrics, overview, page, resolve, search, text};
 
 /// Connections served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 128;
 /// A connection that sends nothing for so long is closed; longer than any answer takes.
 const QUIET: Duration = Duration::from_secs(15);
-/// Calls listed where no limit is asked for, and at most.
-const CALLS: (usize, usize) = (50, 1000);
 /// A shard that cannot be locked for this long makes the node unhealthy.
 const STUCK: Duration = Duration::from_secs(2);
 
@@ -59,20 +63,88 @@ pub async fn serve(node: Arc<Node>, listener: TcpListener) -> io::Result<()> {
 /// As [`serve`], with another time that a connection may be quiet.
 pub(super) async fn serve_with(node: Arc<Node>, listener: TcpListener, quiet: Duration) -> io::Result<()> {
     let listener = Bounded { listener, quiet, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
-    axum::serve(listener, router(node)).await
+    let feed = Feed::new(Arc::clone(&node));
+    let router = router(node, Arc::clone(&feed)).into_make_service_with_connect_info::<Remote>();
+    tokio::select! {
+        ended = axum::serve(listener, router) => ended,
+        () = feed.run() => Ok(()),
+    }
 }
 
-fn router(node: Arc<Node>) -> Router {
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+struct Remote(IpAddr);
+
+impl Connected<IncomingStream<'_, Bounded>> for Remote {
+    fn connect_info(stream: IncomingStream<'_, Bounded>) -> Self {
+        Self(stream.remote_addr().ip())
+    }
+}
+
+/// What the fences need.
+#[derive(Clone)]
+struct Fence {
+    node: Arc<Node>,
+    tokens: Arc<Mutex<Tokens>>,
+    /// Reloads that the tokens are from.
+    seen: Arc<AtomicU64>,
+    audit: Audit,
+}
+
+impl Fence {
+    fn new(node: &Arc<Node>) -> Self {
+        let tokens = Tokens::closed(&node.policy().config.admin_tokens);
+        let fence = Self {
+            node: Arc::clone(node),
+            tokens: Arc::new(Mutex::new(tokens)),
+            seen: Arc::default(),
+            audit: Audit::default(),
+        };
+        fence.load();
+        fence
+    }
+
+    /// Reads the token files again if there has been a reload since.
+    async fn refresh(&self) {
+        let [good, _] = self.node.reloads();
+        if self.seen.swap(good, Ordering::Relaxed) != good {
+            let fence = self.clone();
+            // Files may block.
+            let _ = tokio::task::spawn_blocking(move || fence.load()).await;
+        }
+    }
+
+    fn load(&self) {
+        match Tokens::load(&self.node.policy().config.admin_tokens) {
+            Ok(tokens) => *self.tokens() = tokens,
+            Err(error) => tracing::error!(%error, "admin: the tokens stay as they were"),
+        }
+    }
+
+    fn tokens(&self) -> MutexGuard<'_, Tokens> {
+        self.tokens.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn router(node: Arc<Node>, feed: Arc<Feed>) -> Router {
+    let watch = Arc::clone(&feed);
+    let fence = Fence::new(&node);
+    let audit = fence.audit.clone();
     Router::new()
-        .route("/", get(front))
-        .route("/metrics", get(all_metrics))
+        .route("/api/v1/audit", get(async move || Json(audit.json())))
+        .merge(assets::routes())
+        .merge(feed::routes(feed))
+        .route("/plain", get(plain))
+        .route("/metrics", get(async move |State(node): Shared| all_metrics(&node, &watch)))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/api/v1/status", get(async |State(node): Shared| Json(api::status(&node))))
         .route("/api/v1/peers", get(async |State(node): Shared| Json(api::peers(&node))))
         .route("/api/v1/dns", get(dns).delete(flush))
         .route("/api/v1/dns/{*name}", delete(flush_name))
-        .route("/api/v1/alto", get(async |State(node): Shared| Json(api::alto(&node.policy()))))
+        .route("/api/v1/certificates", get(async |State(node): Shared| Json(overview::certificates(&node))))
+        .route("/api/v1/alto", get(alto_state).delete(flush_alto))
+        .route("/api/v1/alto/{*whose}", delete(flush_alto_of))
         .route("/api/v1/resolve", get(resolve_uri))
         .route("/api/v1/calls", get(calls))
         .route("/api/v1/calls/{*call_id}", get(call))
@@ -81,7 +153,7 @@ fn router(node: Arc<Node>) -> Router {
         .route("/api/v1/reload", post(reload))
         .fallback(async || error(StatusCode::NOT_FOUND, "no such path"))
         .method_not_allowed_fallback(async || error(StatusCode::METHOD_NOT_ALLOWED, "not by this method"))
-        .layer(middleware::from_fn_with_state(Arc::clone(&node), guard))
+        .layer(middleware::from_fn_with_state(fence, guard))
         .with_state(node)
 }
 
@@ -93,21 +165,43 @@ fn error(status: StatusCode, text: impl Into<String>) -> Response {
 }
 
 /// Refuses what another site makes a browser do, and keeps answers from being framed, cached or guessed at.
-async fn guard(State(node): Shared, request: Request, next: Next) -> Response {
-    let name = node.policy().config.node.name.to_string();
-    let mut response = match refusal(request.method(), request.headers(), &name) {
-        None => next.run(request).await,
-        Some(text) => error(StatusCode::FORBIDDEN, text),
+async fn guard(
+    State(fence): State<Fence>,
+    ConnectInfo(Remote(from)): ConnectInfo<Remote>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let name = fence.node.policy().config.node.name.to_string();
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    fence.refresh().await;
+    let admitted = fence.tokens().admit(from, &method, &path, request.headers());
+    let mut response = match (refusal(&method, request.headers(), &name), admitted) {
+        (Some(text), _) => error(StatusCode::FORBIDDEN, text),
+        (None, Err(denied)) => refused(denied),
+        (None, Ok(_)) => next.run(request).await,
     };
+    if method != Method::GET && method != Method::HEAD {
+        fence.audit.note(from, admitted.ok().flatten(), &method, &path, response.status().as_u16());
+    }
     let set: [(HeaderName, &'static str); 5] = [
         (header::CACHE_CONTROL, "no-store"),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),
         (header::REFERRER_POLICY, "no-referrer"),
-        (header::CONTENT_SECURITY_POLICY, page::POLICY),
+        (header::CONTENT_SECURITY_POLICY, assets::POLICY),
     ];
     for (name, value) in set {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+fn refused(denied: Denied) -> Response {
+    let status = if denied == Denied::Unknown { StatusCode::UNAUTHORIZED } else { StatusCode::FORBIDDEN };
+    let mut response = error(status, denied.text());
+    if denied == Denied::Unknown {
+        let challenge = HeaderValue::from_static("Basic realm=\"sbe\", charset=\"UTF-8\"");
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, challenge);
     }
     response
 }
@@ -144,12 +238,13 @@ fn is_known_host(host: &str, node_name: &str) -> bool {
         || name.eq_ignore_ascii_case(node_name)
 }
 
-async fn front(State(node): Shared) -> Html<String> {
+async fn plain(State(node): Shared) -> Html<String> {
     Html(page::page(&api::status(&node), &api::peers(&node)))
 }
 
-async fn all_metrics(State(node): Shared) -> Response {
-    ([(header::CONTENT_TYPE, text::MEDIA_TYPE)], metrics::metrics(&node)).into_response()
+fn all_metrics(node: &Node, feed: &Feed) -> Response {
+    let text = metrics::metrics(node) + &feed.metrics();
+    ([(header::CONTENT_TYPE, text::MEDIA_TYPE)], text).into_response()
 }
 
 /// Alive: every shard can be looked at.
@@ -200,28 +295,67 @@ async fn flush_name(State(node): Shared, Path(name): Path<String>) -> Response {
     Json(json!({ "ok": true, "name": name })).into_response()
 }
 
+async fn alto_state(State(node): Shared, Query(query): Query<Limit>) -> Json<Value> {
+    let limit = query.limit.unwrap_or(alto::COSTS).min(100_000);
+    let state = tokio::task::spawn_blocking(move || alto::alto(&node, limit)).await;
+    Json(state.unwrap_or_default())
+}
+
+async fn flush_alto(State(node): Shared) -> Response {
+    if !node.alto().flush(None, std::time::Instant::now()) {
+        return error(StatusCode::NOT_FOUND, "there is no [alto] in the configuration");
+    }
+    tracing::info!("ALTO costs flushed");
+    Json(json!({ "ok": true })).into_response()
+}
+
+async fn flush_alto_of(State(node): Shared, Path(whose): Path<String>) -> Response {
+    let Some(addrs) = alto::addresses(&node, &whose) else {
+        return error(StatusCode::NOT_FOUND, "this is neither a peer nor an address");
+    };
+    if !node.alto().flush(Some(&addrs), std::time::Instant::now()) {
+        return error(StatusCode::NOT_FOUND, "there is no [alto] in the configuration");
+    }
+    tracing::info!(whose, addresses = addrs.len(), "ALTO costs flushed");
+    let addrs: Vec<String> = addrs.iter().map(ToString::to_string).collect();
+    Json(json!({ "ok": true, "addresses": addrs })).into_response()
+}
+
 #[derive(Deserialize)]
 struct Uri {
     uri: Option<String>,
+    down: Option<String>,
 }
 
 async fn resolve_uri(State(node): Shared, Query(query): Query<Uri>) -> Response {
     let Some(uri) = query.uri else {
         return error(StatusCode::BAD_REQUEST, "say which: /api/v1/resolve?uri=sip:example.com");
     };
+    let what_if = match query.down.as_deref().map(WhatIf::down).transpose() {
+        Ok(what_if) => what_if.unwrap_or_default(),
+        Err(e) => return error(StatusCode::BAD_REQUEST, e.to_string()),
+    };
     let (policy, health) = (node.policy(), node.health(std::time::Instant::now()));
-    match resolve::resolve(&uri, Some(&policy), node.resolver(), Some(&health)).await {
+    match resolve::resolve(&uri, Some(&policy), node.resolver(), Some(&health), &what_if).await {
         Ok(resolution) => Json(resolution).into_response(),
         Err(e) => error(StatusCode::BAD_REQUEST, e.to_string()),
     }
 }
 
-async fn calls(State(node): Shared, Query(query): Query<Limit>) -> Json<Value> {
-    let (usual, most) = CALLS;
+async fn calls(State(node): Shared, Query(query): Query<search::Query>) -> Response {
     let policy = node.policy();
-    let recent = node.recent(query.limit.unwrap_or(usual).min(most));
-    let calls: Vec<Value> = recent.iter().map(|r| explain::summary(&node, &policy, r)).collect();
-    Json(json!({ "calls": calls }))
+    let look = {
+        let (node, policy) = (Arc::clone(&node), Arc::clone(&policy));
+        tokio::task::spawn_blocking(move || search::search(&node, &policy, &query)).await
+    };
+    match look {
+        Ok(Ok(found)) => {
+            let calls: Vec<Value> = found.iter().map(|r| explain::summary(&node, &policy, r)).collect();
+            Json(json!({ "calls": calls })).into_response()
+        }
+        Ok(Err(text)) => error(StatusCode::BAD_REQUEST, text),
+        Err(_) => error(StatusCode::INTERNAL_SERVER_ERROR, "the search did not come to an end"),
+    }
 }
 
 async fn call(State(node): Shared, Path(call_id): Path<String>) -> Response {
@@ -274,8 +408,8 @@ impl axum::serve::Listener for Bounded {
     }
 }
 
-/// A connection and its place among those served. One that sends nothing for `limit` loses its place, so that
-/// half-sent requests cannot keep others out.
+/// A connection and its place among those served. One that neither sends nor takes anything for `limit` loses its
+/// place, so that half-sent requests and readers that have gone cannot keep others out.
 struct Held {
     stream: TcpStream,
     limit: Duration,
@@ -312,7 +446,13 @@ impl tokio::io::AsyncWrite for Held {
         cx: &mut std::task::Context<'_>,
         buf: &[u8],
     ) -> std::task::Poll<io::Result<usize>> {
-        std::pin::Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = std::pin::Pin::new(&mut self.stream).poll_write(cx, buf);
+        if written.is_ready() {
+            // Who takes in what is sent is alive: a reader of events says nothing itself.
+            let until = tokio::time::Instant::now() + self.limit;
+            self.quiet.as_mut().reset(until);
+        }
+        written
     }
 
     fn poll_flush(

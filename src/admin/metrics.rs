@@ -59,8 +59,6 @@ const REFUSALS: [&str; 12] = [
     "unavailable",
     "unknown_domain",
 ];
-/// Outcomes of requests to an ALTO server.
-const ALTO: [&str; 4] = ["ok", "not_modified", "error", "timeout"];
 
 /// The whole text for a running node.
 pub fn metrics(node: &Node) -> String {
@@ -75,7 +73,7 @@ pub fn metrics(node: &Node) -> String {
     attempts(&mut text, &stats, &policy);
     instances(&mut text, &node.instances(now), &policy);
     dns(&mut text, node);
-    alto(&mut text);
+    super::alto::metrics(&mut text, node, now);
     sockets(&mut text, node.counters());
     certificates(&mut text, node);
     text.family("sbe_setup_seconds", "histogram", "INVITE received to INVITE sent.").histogram(&stats.setup);
@@ -259,14 +257,6 @@ fn dns(text: &mut Text, node: &Node) {
     }
     text.family("sbe_dns_cache_entries", "gauge", "Record sets in the cache.")
         .sample(&[], node.resolver().entry_count());
-}
-
-fn alto(text: &mut Text) {
-    text.family("sbe_alto_requests_total", "counter", "Requests to the ALTO server, by outcome.");
-    for outcome in ALTO {
-        text.sample(&[("outcome", outcome)], 0);
-    }
-    text.family("sbe_alto_age_seconds", "gauge", "Age of the costs in use; 0 without any.").sample(&[], 0);
 }
 
 fn sockets(text: &mut Text, counters: &Counters) {

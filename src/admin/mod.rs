@@ -3,25 +3,51 @@
 //! | file | does |
 //! |---|---|
 //! | `http` | routes, and who may ask |
+//! | `auth` | who may: tokens, roles, and what was done |
 //! | `metrics` | the counters as Prometheus text |
 //! | `text` | the exposition format |
 //! | `api` | status, peers, DNS as JSON |
+//! | `alto` | the ALTO client's state, costs and metrics |
 //! | `resolve` | how a URI would be located, without sending anything |
+//! | `whatif` | where calls would go if some instances were down |
 //! | `explain` | the decision record of a call as JSON |
-//! | `page` | what a browser sees |
+//! | `words` | the same in sentences |
+//! | `search` | which of the recent calls |
+//! | `page` | what a browser without scripts sees |
+//! | `assets` | the dashboard's files, within the binary |
+//! | `overview` | what the dashboard shows first, as JSON |
+//! | `journal` | what happened lately |
+//! | `window` | how calls fared in the last minutes |
+//! | `feed` | live updates as server-sent events |
 //! | `client` | asks a running node |
 
+mod alto;
 mod api;
+mod assets;
+pub mod auth;
 pub mod client;
+#[cfg(test)]
+mod costs_tests;
+#[cfg(test)]
+mod dashboard_tests;
 mod explain;
+mod feed;
 mod http;
+mod journal;
 mod metrics;
+mod overview;
 mod page;
 mod process;
 pub mod resolve;
+mod search;
 #[cfg(test)]
 mod tests;
 mod text;
+pub mod whatif;
+mod window;
+#[cfg(test)]
+mod window_tests;
+mod words;
 
 pub use http::{ServeError, bind, serve};
 pub use metrics::metrics;

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-use crate::config::{Dns, Families, Realm};
+use super::whatif::{self, WhatIf};
+use crate::config::{Dns, Families, Realm, SrvSelection};
 use crate::flow::{Host, Transport};
 use crate::location::{
     DnsStep, Enabled, Instance, LocateKey, Located, Standing, TargetUri, TransportParam, target_of,
@@ -16,6 +17,8 @@ use crate::peering::Party;
 use crate::proxy::{Decision, Leg, Plan, Policy, decide};
 use crate::runtime::dns::{EnabledByRealm, Resolver};
 use crate::wire::{Framing, Index, Limits, Message, Scheme, UriRef};
+
+use super::words;
 
 /// Longest URI taken, octets.
 pub const MAX_URI: usize = 4096;
@@ -37,6 +40,8 @@ pub struct Resolution {
     pub legs: Vec<LegFound>,
     /// Number of candidates of all parties.
     pub candidates: usize,
+    /// What else there is to know, for people.
+    pub notes: Vec<String>,
 }
 
 /// A refusal.
@@ -79,6 +84,22 @@ pub struct Found {
     pub candidates: Vec<Shown>,
     /// What was found and is not used.
     pub left_out: Vec<Omitted>,
+    /// With costs that are shown and not used (`rule = "off"`): the order that they would have made; null where they
+    /// would have changed nothing.
+    pub shadow: Option<Vec<Shadowed>>,
+}
+
+/// A place in the order that costs would have made.
+#[derive(Clone, Debug, Serialize)]
+pub struct Shadowed {
+    /// Number of the tier that it would be in.
+    pub tier: usize,
+    /// SRV priority.
+    pub priority: u16,
+    /// Class of its target, 0 the best.
+    pub class: u16,
+    /// As in the metrics.
+    pub instance: String,
 }
 
 /// One DNS step.
@@ -127,6 +148,29 @@ pub struct Shown {
     pub down_for: Option<f64>,
     /// ALTO cost; null where none is known.
     pub cost: Option<f64>,
+    /// Seconds since the answer that it came with.
+    pub cost_age: Option<f64>,
+    /// Whose word it is: `endpoint_cost`, `maps`, `file`, `override`.
+    pub cost_from: Option<&'static str>,
+    /// Class of its target, 0 the best; null where no costs are known.
+    pub class: Option<u16>,
+    /// Of how many.
+    pub classes: Option<u16>,
+    /// What costs did to its tier, in words.
+    pub ranking: Option<String>,
+    /// Part of the calls that would try it first by now, 0 to 1: given health and what is supposed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first: Option<f64>,
+    /// Its place in the order, from 1, in which a call goes on that draws the largest share each time; left out
+    /// where no call would get to.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub order: Option<usize>,
+    /// It is supposed to be down.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub supposed_down: bool,
+    /// Indices of tier, server and address.
+    #[serde(skip)]
+    pub(super) at: (usize, usize, usize),
 }
 
 /// Something not used.
@@ -159,7 +203,7 @@ pub enum ResolveError {
 }
 
 /// Locates a URI. `policy`: by whose rules; without one, whatever the URI names is located as if
-/// listeners of all transports served both sides.
+/// listeners of all transports served both sides. `what_if`: what is supposed to be down.
 ///
 /// # Errors
 /// The text is no URI that could be located.
@@ -168,7 +212,13 @@ pub async fn resolve(
     policy: Option<&Policy>,
     resolver: &Resolver,
     health: Health<'_>,
+    what_if: &WhatIf,
 ) -> Result<Resolution, ResolveError> {
+    let mode = policy.map_or(SrvSelection::Exact, |p| p.config.dns.srv_selection);
+    let is_own = |i: &Instance| policy.is_some_and(|p| p.domains.is_own_socket(i.addr));
+    let foresee = |found: &mut Found, located: &Located| {
+        whatif::foresee(found, located, Instant::now(), mode, health, &is_own, what_if);
+    };
     let parsed = parse(uri)?;
     let mut resolution = Resolution {
         uri: uri.to_owned(),
@@ -177,14 +227,21 @@ pub async fn resolve(
         refused: None,
         legs: Vec::new(),
         candidates: 0,
+        notes: Vec::new(),
     };
     match policy.map(|policy| (policy, planned(policy, uri))) {
         Some((policy, Ok((from, plan)))) => {
             resolution.from = Some(from);
             resolution.rule = Some(plan.rule.label());
             for leg in &plan.legs {
-                let found = locate(resolver, &leg.keys).await;
-                resolution.legs.push(leg_found(policy, leg, found.as_deref(), health));
+                let asked = Instant::now();
+                let located = locate(resolver, &leg.keys).await;
+                let mut found = leg_found(policy, leg, located.as_deref(), health);
+                if let Some(located) = &located {
+                    from_cache(&mut found.found, located, asked);
+                    foresee(&mut found.found, located);
+                }
+                resolution.legs.push(found);
             }
         }
         other => {
@@ -195,21 +252,20 @@ pub async fn resolve(
                 Scheme::Tel if resolution.refused.is_none() => return Err(ResolveError::Tel),
                 Scheme::Sip | Scheme::Sips => {
                     let key = target(&parsed)?;
-                    let found = resolver.locate(key.clone()).await;
-                    let own = policy.map(|p| |i: &Instance| p.domains.is_own_socket(i.addr));
-                    let own: Option<&dyn Fn(&Instance) -> bool> = own.as_ref().map(|f| f as _);
-                    resolution.legs.push(LegFound {
-                        party: None,
-                        targets: vec![key.to_string()],
-                        request_uri: None,
-                        found: found_of(&found, Instant::now(), health, own),
-                    });
+                    let asked = Instant::now();
+                    let located = resolver.locate(key.clone()).await;
+                    let mut found = found_of(&located, Instant::now(), health, Some(&is_own));
+                    from_cache(&mut found, &located, asked);
+                    foresee(&mut found, &located);
+                    let targets = vec![key.to_string()];
+                    resolution.legs.push(LegFound { party: None, targets, request_uri: None, found });
                 }
                 _ => {}
             }
         }
     }
     resolution.candidates = resolution.legs.iter().map(|l| l.found.candidates.len()).sum();
+    whatif::join(&mut resolution, policy, what_if);
     Ok(resolution)
 }
 
@@ -310,6 +366,7 @@ fn leg_found(policy: &Policy, leg: &Leg, located: Option<&Located>, health: Heal
                 steps: Vec::new(),
                 candidates: Vec::new(),
                 left_out: Vec::new(),
+                shadow: None,
             },
         },
     }
@@ -340,7 +397,9 @@ pub fn found_of(
         servers.sort_by(|(_, a), (_, b)| b.total_cmp(a));
         for (at, share) in servers {
             let Some(server) = tier.servers.get(at) else { continue };
-            for instance in (0..server.addrs.len()).filter_map(|a| server.instance(a)) {
+            for (address, instance) in (0..server.addrs.len()).filter_map(|a| Some((a, server.instance(a)?)))
+            {
+                let cost = server.cost(address);
                 if own.is_some_and(|own| own(&instance)) {
                     left_out.push(Omitted { what: instance.to_string(), reason: "own_listener" });
                     continue;
@@ -362,7 +421,16 @@ pub fn found_of(
                     instance: instance.to_string(),
                     health: standing.map_or("unknown", Standing::label),
                     down_for: standing.and_then(|s| down_for(s, now)),
-                    cost: None,
+                    cost: cost.map(|c| c.value),
+                    cost_age: cost.map(|c| round(now.saturating_duration_since(c.fetched).as_secs_f64())),
+                    cost_from: cost.map(|c| c.origin.label()),
+                    class: tier.ranking.map(|_| server.class),
+                    classes: tier.ranking.map(|r| r.classes),
+                    ranking: tier.ranking.map(|r| words::ranking(&r, server.class)),
+                    first: None,
+                    order: None,
+                    supposed_down: false,
+                    at: (number, at, address),
                 });
             }
         }
@@ -371,9 +439,33 @@ pub fn found_of(
         outcome: located.outcome.label(),
         text: if candidates.is_empty() { located.outcome.text() } else { "Found" },
         valid_for: round(located.expires.saturating_duration_since(now).as_secs_f64()),
-        steps: located.steps.iter().map(step).collect(),
+        steps: located.steps.iter().map(|s| step(s, located.made, now)).collect(),
         candidates,
         left_out,
+        shadow: located.shadow.as_deref().map(shadowed),
+    }
+}
+
+fn shadowed(shadow: &Located) -> Vec<Shadowed> {
+    let mut all = Vec::new();
+    for (number, tier) in shadow.tiers.iter().enumerate() {
+        for server in &tier.servers {
+            all.extend((0..server.addrs.len()).filter_map(|a| server.instance(a)).map(|i| Shadowed {
+                tier: number,
+                priority: tier.priority,
+                class: server.class,
+                instance: i.to_string(),
+            }));
+        }
+    }
+    all.truncate(MAX_SHOWN);
+    all
+}
+
+/// A result that was there before it was asked for: all of it came out of the cache.
+pub fn from_cache(found: &mut Found, located: &Located, asked: Instant) {
+    if located.made.is_some_and(|made| made < asked) {
+        found.steps.iter_mut().for_each(|s| s.cached = true);
     }
 }
 
@@ -390,12 +482,14 @@ pub fn round(seconds: f64) -> f64 {
     (seconds * 1000.0).round() / 1000.0
 }
 
-fn step(step: &DnsStep) -> Step {
+/// `now` may be long after the result was made.
+fn step(step: &DnsStep, made: Option<Instant>, now: Instant) -> Step {
+    let age = made.map_or(Duration::ZERO, |made| now.saturating_duration_since(made));
     Step {
         name: step.question.name.to_string(),
         r#type: step.question.kind.label(),
         outcome: step.outcome.label(),
-        ttl: step.ttl.map(|t| t.as_secs_f64().round() as u64),
+        ttl: step.ttl.map(|t| t.saturating_sub(age).as_secs_f64().round() as u64),
         cached: step.cached,
         stale: step.stale,
         records: step.records.clone(),

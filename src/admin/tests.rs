@@ -17,38 +17,41 @@ use crate::config;
 use crate::runtime::node::Node;
 
 /// A node with one UDP listener, a core and a peer, all sockets on ports of their own.
-struct World {
-    node: Arc<Node>,
-    admin: Admin,
-    address: String,
-    core: UdpSocket,
-    peer: UdpSocket,
+pub(super) struct World {
+    pub(super) node: Arc<Node>,
+    pub(super) admin: Admin,
+    pub(super) address: String,
+    pub(super) core: UdpSocket,
+    pub(super) peer: UdpSocket,
     file: Option<PathBuf>,
     _runtime: Runtime,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with(None)
     }
 
     /// `name`: of a configuration file to write, so that it can be reloaded.
-    fn with(name: Option<&str>) -> Self {
+    pub(super) fn with(name: Option<&str>) -> Self {
         Self::patient(name, Duration::from_secs(15))
     }
 
     /// With an admin interface that ends connections which are quiet for so long.
-    fn patient(name: Option<&str>, quiet: Duration) -> Self {
+    pub(super) fn patient(name: Option<&str>, quiet: Duration) -> Self {
+        Self::of(name, &configuration(""), quiet)
+    }
+
+    fn of(name: Option<&str>, text: &str, quiet: Duration) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (core, peer) = (socket("127.0.0.11"), socket("127.0.0.21"));
-        let text = configuration("");
         let file = name.map(|name| {
             let path = std::env::temp_dir().join(format!("sbe-admin-{}-{name}.toml", std::process::id()));
-            std::fs::write(&path, &text).unwrap();
+            std::fs::write(&path, text).unwrap();
             path
         });
-        let (config, _) = config::parse(&text, "t").unwrap();
+        let (config, _) = config::parse(text, "t").unwrap();
         let node = Node::start(config, file.clone(), runtime.handle()).unwrap();
         let listener = runtime.block_on(bind("127.0.0.1:0".parse().unwrap())).unwrap();
         let address = listener.local_addr().unwrap().to_string();
@@ -58,21 +61,21 @@ impl World {
         Self { node, admin, address, core, peer, file, _runtime: runtime }
     }
 
-    fn get(&self, path: &str) -> Answer {
+    pub(super) fn get(&self, path: &str) -> Answer {
         self.admin.get(path).unwrap()
     }
 
-    fn json(&self, path: &str) -> Value {
+    pub(super) fn json(&self, path: &str) -> Value {
         let answer = self.get(path);
         serde_json::from_slice(&answer.body).unwrap_or_else(|e| panic!("{path}: {e}: {answer:?}"))
     }
 
-    fn metrics(&self) -> String {
+    pub(super) fn metrics(&self) -> String {
         String::from_utf8(self.get("/metrics").body).unwrap()
     }
 
     /// A call of the core to the peer's address, which the peer answers with `status`.
-    fn call(&self, call_id: &str, status: u16) {
+    pub(super) fn call(&self, call_id: &str, status: u16) {
         let sbe = self.node.listeners()[0].bind;
         let to = self.peer.local_addr().unwrap();
         let from = self.core.local_addr().unwrap();
@@ -83,7 +86,13 @@ impl World {
         );
         self.core.send_to(invite.as_bytes(), sbe).unwrap();
         let mut room = [0; 4096];
-        let (n, back) = self.peer.recv_from(&mut room).unwrap();
+        let (n, back) = loop {
+            // The ACK of the call before may come first.
+            let (n, back) = self.peer.recv_from(&mut room).unwrap();
+            if room[..n].starts_with(b"INVITE") {
+                break (n, back);
+            }
+        };
         let kept: String = std::str::from_utf8(&room[..n])
             .unwrap()
             .split("\r\n")
@@ -115,7 +124,7 @@ fn socket(ip: &str) -> UdpSocket {
     socket
 }
 
-fn configuration(more: &str) -> String {
+pub(super) fn configuration(more: &str) -> String {
     format!(
         "[node]\nname = \"edge.test\"\n[[listen]]\ntransport = \"udp\"\nbind = \"127.0.0.1:0\"\n\
          [core]\nnext_hops = [\"sip:127.0.0.11:5999\"]\nsources = [\"127.0.0.11/32\"]\n\
@@ -125,7 +134,7 @@ fn configuration(more: &str) -> String {
 }
 
 /// The samples of a text: name with labels, and value; every line is checked.
-fn samples(text: &str) -> BTreeMap<String, f64> {
+pub(super) fn samples(text: &str) -> BTreeMap<String, f64> {
     let mut all = BTreeMap::new();
     let mut family = String::new();
     for line in text.lines() {
@@ -229,7 +238,111 @@ fn a_call_shows_in_metrics_peers_and_its_record() {
     assert_eq!(world.json("/api/v1/calls?limit=0")["calls"], Value::Array(Vec::new()));
     let unknown = world.get("/api/v1/calls/nobody");
     assert_eq!(unknown.status, 404);
+    assert!(request["identified_by"].as_str().unwrap().contains("of its sources"), "{request}");
+    assert_eq!(request["legs"][0]["candidates"][0]["tried"], 1);
+    for part in ["why", "what"] {
+        assert!(attempt[part].as_str().is_some_and(|t| t.len() > 10), "{part} in {attempt}");
+    }
     assert!(serde_json::from_slice::<Value>(&unknown.body).unwrap()["error"].is_string());
+}
+
+#[test]
+fn recent_calls_are_found_by_user_peer_outcome_method_and_time() {
+    let world = World::new();
+    world.call("one@x", 486);
+    world.call("two@x", 200);
+    let found = |query: &str| -> Vec<String> {
+        let calls = world.json(&format!("/api/v1/calls?{query}"));
+        calls["calls"].as_array().unwrap().iter().map(|c| c["call_id"].as_str().unwrap().to_owned()).collect()
+    };
+    let uri = world.json("/api/v1/calls?limit=1")["calls"][0]["uri"].as_str().unwrap().to_owned();
+    let user = uri.trim_start_matches("sip:").to_ascii_uppercase();
+    for query in [
+        "".to_owned(),
+        format!("user={}", encoded(&user)),
+        "peer=sp1".into(),
+        "peer=core".into(),
+        "method=invite".into(),
+        "since=1h".into(),
+    ] {
+        assert_eq!(found(&query), ["two@x", "one@x"], "{query}");
+    }
+    for query in ["outcome=ok", "outcome=200", "outcome=2xx"] {
+        assert_eq!(found(query), ["two@x"], "{query}");
+    }
+    for query in ["outcome=failed", "outcome=486", "outcome=4xx"] {
+        assert_eq!(found(query), ["one@x"], "{query}");
+    }
+    for query in [
+        "outcome=cancelled",
+        "outcome=failover",
+        "outcome=refused",
+        "method=OPTIONS",
+        "until=1h",
+        "user=nobody",
+    ] {
+        assert!(found(query).is_empty(), "{query}");
+    }
+    for query in ["outcome=maybe", "peer=nobody", "since=soon", "colour=red", "limit=-1"] {
+        assert_eq!(world.get(&format!("/api/v1/calls?{query}")).status, 400, "{query}");
+    }
+}
+
+#[test]
+fn tokens_keep_others_out_and_a_reload_changes_them() {
+    let dir = std::env::temp_dir().join(format!("sbe-admin-tokens-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let file = |name: &str, text: &str| {
+        let path = dir.join(name);
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let operator = file("operator", "first-token-of-the-operator\n");
+    let reader = file("reader", "token-of-the-reader\n");
+    let extra = format!(
+        "[admin]\ntoken_file = \"{}\"\nread_token_file = \"{}\"\n",
+        operator.display(),
+        reader.display()
+    );
+    let world = World::of(Some("tokens"), &configuration(&extra), Duration::from_secs(15));
+    let with = |token: &str| world.admin.clone().with_token(Some(token.as_bytes().into()));
+    assert_eq!(world.get("/healthz").status, 200);
+    let unknown = world.get("/api/v1/status");
+    assert_eq!(unknown.status, 401);
+    assert_eq!(with("token-of-the-reader").get("/api/v1/status").unwrap().status, 200);
+    assert_eq!(with("token-of-the-reader").ask("POST", "/api/v1/drain").unwrap().status, 403);
+    let first = with("first-token-of-the-operator");
+    assert_eq!(first.ask("POST", "/api/v1/undrain").unwrap().status, 200);
+
+    file("operator", "second-token-of-the-operator\n");
+    assert_eq!(first.ask("POST", "/api/v1/reload").unwrap().status, 200, "not read yet");
+    assert_eq!(first.ask("POST", "/api/v1/reload").unwrap().status, 401);
+    let second = with("second-token-of-the-operator");
+    let audit: Value = serde_json::from_slice(&second.get("/api/v1/audit").unwrap().body).unwrap();
+    let seen: Vec<(String, u64)> = audit["actions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|a| {
+            (
+                format!("{} {}", a["role"].as_str().unwrap(), a["path"].as_str().unwrap()),
+                a["status"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    let want = [
+        ("nobody /api/v1/reload", 401),
+        ("operator /api/v1/reload", 200),
+        ("operator /api/v1/undrain", 200),
+        ("nobody /api/v1/drain", 403),
+    ];
+    assert_eq!(seen.iter().map(|(a, s)| (a.as_str(), *s)).collect::<Vec<_>>(), want);
+
+    // A file that is gone locks out whoever it would have let in, and nobody else gets in for it.
+    std::fs::remove_file(&operator).unwrap();
+    assert_eq!(second.ask("POST", "/api/v1/reload").unwrap().status, 200);
+    assert_eq!(second.get("/api/v1/status").unwrap().status, 200, "the tokens stay as they were");
+    std::fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
@@ -323,6 +436,27 @@ fn a_uri_is_located_by_the_rules_of_a_call() {
 }
 
 #[test]
+fn a_candidate_supposed_to_be_down_is_tried_last() {
+    let world = World::new();
+    let look = |rest: &str| world.json(&format!("/api/v1/resolve?uri=sip:bob@127.0.0.21:5070{rest}"));
+    let shown = |answer: &Value| {
+        let c = &answer["legs"][0]["candidates"][0];
+        (c["health"].clone(), c["first"].clone(), c["order"].clone(), c["supposed_down"].clone())
+    };
+    assert_eq!(shown(&look("")), ("up".into(), 1.0.into(), 1.into(), Value::Null));
+    // It is the only one, so it is tried all the same.
+    let supposed = look("&down=127.0.0.21");
+    assert_eq!(shown(&supposed), ("down".into(), 1.0.into(), 1.into(), true.into()));
+    assert_eq!(supposed["notes"], serde_json::json!([]));
+    let slip = look("&down=127.0.0.21,127.0.0.22:5070");
+    assert_eq!(
+        slip["notes"],
+        serde_json::json!(["127.0.0.22:5070 is supposed to be down, and is none of the candidates"])
+    );
+    assert_eq!(world.get("/api/v1/resolve?uri=sip:127.0.0.21&down=nobody").status, 400);
+}
+
+#[test]
 fn the_dns_cache_is_shown_and_flushed() {
     let world = World::new();
     // Nobody answers at the name server's port: a failure, held for a second.
@@ -346,7 +480,7 @@ fn what_is_not_there_and_what_comes_by_another_name_is_refused_in_json() {
         assert_eq!(answer.status, status, "{method} {path}");
         assert!(serde_json::from_slice::<Value>(&answer.body).unwrap()["error"].is_string());
     }
-    let page = world.get("/");
+    let page = world.get("/plain");
     assert_eq!(page.status, 200);
     let text = String::from_utf8(page.body).unwrap();
     assert!(text.contains("edge.test") && text.contains("sp1"), "{text}");

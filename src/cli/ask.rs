@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
+use crate::admin::auth;
 use crate::admin::client::{self, Answer, ClientError, encoded};
 
-use super::{Admin, Explain, Flush, NO, UNREACHABLE, WRONG, print, show};
+use super::{Admin, Calls, Explain, Flush, NO, UNREACHABLE, WRONG, explain as text, print, show};
 
 /// `sbe status`
 pub fn status(admin: &Admin) -> u8 {
@@ -18,7 +19,23 @@ pub fn peers(admin: &Admin) -> u8 {
 
 /// `sbe explain CALL-ID`
 pub fn explain(args: &Explain) -> u8 {
-    ask(&args.admin, "GET", &format!("/api/v1/calls/{}", encoded(&args.call_id)), show::explanation)
+    ask(&args.admin, "GET", &format!("/api/v1/calls/{}", encoded(&args.call_id)), text::explanation)
+}
+
+/// `sbe calls`
+pub fn calls(args: &Calls) -> u8 {
+    let given = [
+        ("user", &args.user),
+        ("peer", &args.peer),
+        ("outcome", &args.outcome),
+        ("method", &args.method),
+        ("since", &args.since),
+        ("until", &args.until),
+        ("limit", &args.limit.map(|n| n.to_string())),
+    ];
+    let given = given.iter().filter_map(|(key, value)| Some(format!("{key}={}", encoded(value.as_ref()?))));
+    let query = given.collect::<Vec<_>>().join("&");
+    ask(&args.admin, "GET", &format!("/api/v1/calls?{query}"), text::calls)
 }
 
 /// `sbe drain`, `sbe undrain`
@@ -42,7 +59,16 @@ pub fn reload(admin: &Admin) -> u8 {
 }
 
 fn ask(admin: &Admin, method: &str, path: &str, show: impl Fn(&Value) -> String) -> u8 {
-    match client::Admin::new(&admin.admin).and_then(|node| node.ask(method, path)) {
+    let file = admin.token_file.clone().or_else(|| std::env::var_os("SBE_TOKEN_FILE").map(Into::into));
+    let token = match file.as_deref().map(auth::read).transpose() {
+        Ok(token) => token,
+        Err(error) => {
+            eprintln!("{error}");
+            return WRONG;
+        }
+    };
+    let node = client::Admin::new(&admin.admin).map(|node| node.with_token(token));
+    match node.and_then(|node| node.ask(method, path)) {
         Ok(answer) => tell(&answer, admin.json, show),
         Err(error) => {
             eprintln!("{error}");
@@ -64,6 +90,9 @@ fn tell(answer: &Answer, json: bool, show: impl Fn(&Value) -> String) -> u8 {
         print(&show(&value));
     } else {
         eprintln!("{}", show::plain(&value["error"]));
+        if answer.status == 401 {
+            eprintln!("the node wants a token: --token-file FILE, or SBE_TOKEN_FILE in the environment");
+        }
         for error in value["errors"].as_array().into_iter().flatten() {
             eprintln!("{}", show::plain(error));
         }

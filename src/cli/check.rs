@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use crate::admin::auth;
 use crate::config::{self, Config, ConfigError, Warning};
 use crate::runtime::secret::{self, SecretError};
 use crate::runtime::tls::{Gravity, Setting, Tls};
@@ -13,7 +14,8 @@ use super::{WRONG, print};
 pub fn check(named: Option<&Path>) -> u8 {
     match load(named) {
         Ok((path, config)) => {
-            let unfit = certificates(&path, &config) + secret_file(&path, &config);
+            let unfit =
+                certificates(&path, &config) + secret_file(&path, &config) + token_files(&path, &config);
             if unfit > 0 {
                 return WRONG;
             }
@@ -48,6 +50,20 @@ fn secret_file(path: &Path, config: &Config) -> usize {
         }
         Ok(_) | Err(SecretError::Read { .. }) => 0,
     }
+}
+
+/// Reads the tokens of the admin interface as the node will.
+fn token_files(path: &Path, config: &Config) -> usize {
+    let files =
+        [("token_file", &config.admin_tokens.operator), ("read_token_file", &config.admin_tokens.reader)];
+    let mut errors = 0;
+    for (key, file) in files {
+        let Some(Err(error)) = file.as_deref().map(auth::read) else { continue };
+        let remedy = "a file with a token, say from `openssl rand -hex 32`".to_owned();
+        eprintln!("{}", config::complaint(path, ("admin", None), key, error.to_string(), remedy));
+        errors += 1;
+    }
+    errors
 }
 
 /// Looks at certificates, keys and lists as the node will; returns how many errors it has told. What cannot be

@@ -5,11 +5,14 @@
 
 mod ask;
 mod check;
+mod explain;
+mod pages;
 mod resolve;
 mod run;
 mod show;
 #[cfg(test)]
 mod tests;
+mod zone;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -17,6 +20,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::admin::whatif::WhatIf;
 use crate::demo;
 
 /// The answer is no.
@@ -55,9 +59,13 @@ pub enum Command {
     /// Show how a SIP, SIPS or tel URI would be located
     ///
     /// Shows each DNS step with its TTL and outcome, the candidates in order, and what was left out and why.
-    /// Asks the DNS itself, so that it needs no running node; health is not known here (a running node
-    /// tells: /api/v1/resolve?uri=URI).
+    /// "first" is the share of calls that would try a candidate first, "order" the place in which a call goes on
+    /// that draws the largest share each time. Asks the DNS itself, so that it needs no running node; health is not known here (a running node
+    /// tells: /api/v1/resolve?uri=URI). With --zone a file answers in the place of the DNS, and nothing is sent.
     Resolve(Resolve),
+    /// Check the zone of a domain: our own, or a peer's
+    #[command(subcommand)]
+    Zone(ZoneCommand),
     /// Show it at work: calls, failing servers, no call lost
     ///
     /// A world of its own on loopback: a name server, a peer with three SIP instances, this border element,
@@ -73,6 +81,10 @@ pub enum Command {
     /// Who sent it, by which rule it was routed, what was looked up, the candidates in order, and each
     /// attempt with its outcome and times. Call-IDs are matched whole.
     Explain(Explain),
+    /// List recent calls of a running node
+    ///
+    /// Newest first. Everything left out holds for all.
+    Calls(Calls),
     /// Refuse new requests on a running node, and go on with those under way
     Drain(Admin),
     /// Accept new requests again
@@ -81,6 +93,21 @@ pub enum Command {
     Flush(Flush),
     /// Make a running node read its configuration again
     Reload(Admin),
+    /// Print completions for a shell
+    ///
+    /// For example: sbe completions bash > /usr/share/bash-completion/completions/sbe
+    Completions {
+        /// Which shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages
+    ///
+    /// One for sbe and one for each command, as sbe.1, sbe-run.1 and so on.
+    Man {
+        /// Directory to write them to
+        #[arg(value_name = "DIR")]
+        dir: PathBuf,
+    },
 }
 
 /// `--config`
@@ -103,6 +130,40 @@ pub struct Resolve {
     /// Name server to ask instead of those of the configuration or the system
     #[arg(long, value_name = "ADDR[:PORT]", value_parser = name_server)]
     pub server: Option<SocketAddr>,
+    /// Zone file that answers in the place of all name servers; one or several zones, with $ORIGIN and $TTL
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub zone: Option<PathBuf>,
+    /// Suppose these to be down, and show where calls would go: addresses, ADDR:PORT, or instances like
+    /// udp:192.0.2.7:5060
+    #[arg(long, value_name = "down=ADDR[,ADDR...]")]
+    pub what_if: Option<WhatIf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `zone`
+#[derive(Debug, Subcommand)]
+pub enum ZoneCommand {
+    /// Check a domain's NAPTR, SRV and address records against best current practice
+    ///
+    /// Each finding says what is wrong, why (with the section of the RFC), and what to do; then come the records as
+    /// they could be, with the servers that there are. Exit status 0 without errors, 1 with errors. Without --server
+    /// the name servers of the system are asked; where these are caches, TTLs can be judged in part only.
+    Check(ZoneCheck),
+}
+
+/// `zone check`
+#[derive(Debug, Args)]
+pub struct ZoneCheck {
+    /// The domain, for example example.com
+    pub domain: String,
+    /// Name server to ask, best one of the zone itself; given several times, all are asked and their answers compared
+    #[arg(long, value_name = "ADDR[:PORT]", value_parser = name_server)]
+    pub server: Vec<SocketAddr>,
+    /// Zone file to check, before it is published; relative names are below the domain where no $ORIGIN says otherwise
+    #[arg(long, value_name = "FILE", conflicts_with = "server")]
+    pub zone: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -114,6 +175,9 @@ pub struct Admin {
     /// Admin interface of the node
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9060")]
     pub admin: String,
+    /// File with the token to show, where the node wants one [default: $SBE_TOKEN_FILE]
+    #[arg(long, value_name = "FILE")]
+    pub token_file: Option<PathBuf>,
     /// Print JSON as the node gives it
     #[arg(long)]
     pub json: bool,
@@ -125,6 +189,35 @@ pub struct Explain {
     /// The Call-ID
     #[arg(allow_hyphen_values = true)]
     pub call_id: String,
+    /// Where the node is.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
+/// `calls`
+#[derive(Debug, Args)]
+pub struct Calls {
+    /// A part of the Request-URI or of the From header field: a number, a user, a domain
+    #[arg(long, value_name = "TEXT")]
+    pub user: Option<String>,
+    /// Whom it came from or was for: a peer's name, or core
+    #[arg(long, value_name = "NAME")]
+    pub peer: Option<String>,
+    /// ok, failed, refused, cancelled, failover, a status (486) or a class (5xx)
+    #[arg(long, value_name = "WORD")]
+    pub outcome: Option<String>,
+    /// INVITE, OPTIONS, ...
+    #[arg(long, value_name = "METHOD")]
+    pub method: Option<String>,
+    /// Not before: seconds since 1970, or how long ago (15m, 2h)
+    #[arg(long, value_name = "TIME")]
+    pub since: Option<String>,
+    /// Not after; likewise
+    #[arg(long, value_name = "TIME")]
+    pub until: Option<String>,
+    /// At most so many [default: 100]
+    #[arg(long, value_name = "N")]
+    pub limit: Option<usize>,
     /// Where the node is.
     #[command(flatten)]
     pub admin: Admin,
@@ -156,14 +249,18 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Run(args) => run::run(args.config.as_deref()),
         Command::Check(args) => check::check(args.config.as_deref()),
         Command::Resolve(args) => resolve::resolve(&args),
+        Command::Zone(ZoneCommand::Check(args)) => zone::check(&args),
         Command::Demo(options) => u8::from(!demo::run(&options)) * NO,
         Command::Status(admin) => ask::status(&admin),
         Command::Peers(admin) => ask::peers(&admin),
         Command::Explain(args) => ask::explain(&args),
+        Command::Calls(args) => ask::calls(&args),
         Command::Drain(admin) => ask::drain(&admin, true),
         Command::Undrain(admin) => ask::drain(&admin, false),
         Command::Flush(args) => ask::flush(&args),
         Command::Reload(admin) => ask::reload(&admin),
+        Command::Completions { shell } => pages::completions(shell),
+        Command::Man { dir } => pages::man(&dir),
     };
     ExitCode::from(status)
 }

@@ -96,6 +96,7 @@ async fn serve(config: Config, path: &Path) -> Result<(), Box<dyn std::error::Er
         Some(bind) => Some(admin::bind(bind).await?),
         None => None,
     };
+    admin::auth::Tokens::load(&config.admin_tokens).map_err(|e| format!("[admin] {e}"))?;
     let node = Node::start(config, Some(path.to_owned()), &tokio::runtime::Handle::current())?;
     let mut lines: String = node.listeners().iter().map(line).collect();
     let mut server = None;

@@ -16,11 +16,11 @@ pub fn plain(value: &Value) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-fn joined(value: &Value) -> String {
+pub(super) fn joined(value: &Value) -> String {
     let all: Vec<String> = list(value).iter().map(plain).collect();
     if all.is_empty() { "-".to_owned() } else { all.join(", ") }
 }
@@ -113,87 +113,6 @@ pub fn reload(v: &Value) -> String {
     out
 }
 
-/// `sbe explain`
-pub fn explanation(v: &Value) -> String {
-    let mut out = String::new();
-    for r in list(&v["requests"]) {
-        line!(out, "{} {}", plain(&r["method"]), plain(&r["uri"]));
-        line!(out, "  Call-ID {}", plain(&r["call_id"]));
-        line!(out, "  from {} ({} {})", plain(&r["from"]), plain(&r["transport"]), plain(&r["remote"]));
-        line!(out, "  routed by {} to {}", plain(&r["rule"]), joined(&r["to"]));
-        for leg in list(&r["legs"]) {
-            leg_text(&mut out, leg);
-        }
-        for a in list(&r["attempts"]) {
-            attempt(&mut out, a);
-        }
-        let cancelled = if r["cancelled"] == true { ", cancelled" } else { "" };
-        let reason =
-            if r["reason"].is_null() { String::new() } else { format!(" ({})", plain(&r["reason"])) };
-        if r["ended_ms"].is_null() {
-            line!(out, "  under way{cancelled}");
-        } else if r["status"].is_null() {
-            line!(
-                out,
-                "  {:>9} ms  ended without a final response{reason}{cancelled}",
-                plain(&r["ended_ms"])
-            );
-        } else {
-            line!(
-                out,
-                "  {:>9} ms  final response {}{reason}{cancelled}",
-                plain(&r["ended_ms"]),
-                plain(&r["status"])
-            );
-        }
-    }
-    out
-}
-
-fn leg_text(out: &mut String, leg: &Value) {
-    if leg["asked_ms"].is_null() {
-        line!(out, "  {}: not needed", plain(&leg["party"]));
-        return;
-    }
-    line!(
-        out,
-        "  {:>9} ms  {}: {} located: {}",
-        plain(&leg["asked_ms"]),
-        plain(&leg["party"]),
-        plain(&leg["target"]),
-        plain(&leg["outcome"])
-    );
-    for s in list(&leg["steps"]) {
-        step(
-            out,
-            &plain(&s["name"]),
-            &plain(&s["type"]),
-            &plain(&s["outcome"]),
-            s["ttl"].as_u64(),
-            s["cached"] == true,
-            s["stale"] == true,
-        );
-        for r in list(&s["records"]) {
-            line!(out, "                   {}", plain(r));
-        }
-    }
-    for c in list(&leg["candidates"]) {
-        line!(
-            out,
-            "              tier {}, priority {}, weight {}, share {}: {} {}",
-            plain(&c["tier"]),
-            plain(&c["priority"]),
-            plain(&c["weight"]),
-            plain(&c["share"]),
-            plain(&c["target"]),
-            plain(&c["instance"])
-        );
-    }
-    for l in list(&leg["left_out"]) {
-        line!(out, "              left out: {} ({})", plain(&l["what"]), plain(&l["reason"]));
-    }
-}
-
 fn step(
     out: &mut String,
     name: &str,
@@ -212,22 +131,6 @@ fn step(
         ""
     };
     line!(out, "              {name}. {kind}: {outcome}{ttl}{cached}");
-}
-
-fn attempt(out: &mut String, a: &Value) {
-    let status = if a["status"].is_null() { String::new() } else { format!(" {}", plain(&a["status"])) };
-    let end =
-        if a["ended_ms"].is_null() { String::new() } else { format!(" at {} ms", plain(&a["ended_ms"])) };
-    line!(
-        out,
-        "  {:>9} ms  tried {} ({}, {}, branch ..{}): {}{status}{end}",
-        plain(&a["started_ms"]),
-        plain(&a["instance"]),
-        plain(&a["picked"]),
-        plain(&a["standing"]),
-        plain(&a["branch"]),
-        plain(&a["outcome"])
-    );
 }
 
 /// `sbe resolve`
@@ -257,6 +160,9 @@ pub fn resolution(r: &Resolution, remark: Option<&str>) -> String {
     for leg in &r.legs {
         resolved_leg(&mut out, leg);
     }
+    for note in &r.notes {
+        line!(out, "  note: {note}");
+    }
     line!(out, "{} candidates", r.candidates);
     out
 }
@@ -279,11 +185,13 @@ fn resolved_leg(out: &mut String, leg: &LegFound) {
     } else {
         line!(
             out,
-            "    {:>4} {:>8} {:>6} {:>7}  {:<8} {:<40} target",
+            "    {:>4} {:>8} {:>6} {:>7} {:>7} {:>5}  {:<8} {:<40} target",
             "tier",
             "priority",
             "weight",
             "share",
+            "first",
+            "order",
             "health",
             "instance"
         );
@@ -291,15 +199,27 @@ fn resolved_leg(out: &mut String, leg: &LegFound) {
     for c in candidates {
         line!(
             out,
-            "    {:>4} {:>8} {:>6} {:>6.2}%  {:<8} {:<40} {}",
+            "    {:>4} {:>8} {:>6} {:>6.2}% {:>6.2}% {:>5}  {:<8} {:<40} {}",
             c.tier,
             c.priority,
             c.weight,
             c.share * 100.0,
+            c.first.unwrap_or(0.0) * 100.0,
+            c.order.map_or_else(|| "-".to_owned(), |order| order.to_string()),
             c.health,
             c.instance,
             c.target
         );
+        if let Some(ranking) = &c.ranking {
+            let cost = match (c.cost, c.cost_from, c.cost_age) {
+                (Some(cost), Some(from), Some(age)) => format!("cost {cost} ({from}, {age:.0} s old)"),
+                _ => "no cost".to_owned(),
+            };
+            line!(out, "{:>10}{cost}; {ranking}", "");
+        }
+    }
+    for s in leg.found.shadow.iter().flatten() {
+        line!(out, "    costs would make it tier {}, class {}: {}", s.tier, s.class, s.instance);
     }
     for l in left_out {
         line!(out, "    left out: {} ({})", l.what, l.reason);

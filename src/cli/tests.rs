@@ -29,21 +29,40 @@ fn every_documented_command_is_understood() {
         "sbe check --config a.toml",
         "sbe resolve sip:example.com",
         "sbe resolve tel:+44123 --config a.toml --server 127.0.0.1:53 --json",
+        "sbe resolve sip:example.com --zone a.zone",
+        "sbe resolve sip:example.com --what-if down=192.0.2.1,tls:[2001:db8::1]:5061",
+        "sbe zone check example.com",
+        "sbe zone check example.com --server 192.0.2.1 --server [2001:db8::1]:53 --json",
+        "sbe zone check example.com --zone a.zone",
         "sbe status",
         "sbe status --admin http://127.0.0.1:9061 --json",
         "sbe peers",
         "sbe explain abc@host",
         "sbe explain -abc@host --json",
+        "sbe calls",
+        "sbe calls --user +4420 --peer sp2 --outcome failover --since 15m --limit 5 --json",
         "sbe drain",
         "sbe undrain",
         "sbe flush",
         "sbe flush example.com",
         "sbe reload",
+        "sbe completions zsh",
+        "sbe man target/man",
     ] {
         assert!(parsed(line).is_ok(), "{line}: {}", parsed(line).err().unwrap());
     }
-    for line in ["sbe", "sbe running", "sbe resolve", "sbe explain", "sbe run a.toml", "sbe status --verbose"]
-    {
+    for line in [
+        "sbe zone",
+        "sbe zone check",
+        "sbe zone example.com",
+        "sbe resolve sip:a --zone a.zone --server 127.0.0.1",
+        "sbe",
+        "sbe running",
+        "sbe resolve",
+        "sbe explain",
+        "sbe run a.toml",
+        "sbe status --verbose",
+    ] {
         assert!(parsed(line).is_err(), "{line}");
     }
 }
@@ -117,7 +136,7 @@ fn certificates_that_do_not_fit_the_node_end_with_2() {
 fn nobody_listening_is_told_apart_from_a_wrong_url() {
     // A port that was ours a moment ago and is closed now.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let admin = |url: String| Admin { admin: url, json: false };
+    let admin = |url: String| Admin { admin: url, token_file: None, json: false };
     assert_eq!(ask::status(&admin(format!("http://127.0.0.1:{port}"))), UNREACHABLE);
     assert_eq!(ask::status(&admin("ftp://127.0.0.1".to_owned())), WRONG);
 }
@@ -126,23 +145,48 @@ fn nobody_listening_is_told_apart_from_a_wrong_url() {
 fn what_stood_in_a_message_is_shown_without_control_octets() {
     assert_eq!(show::plain(&json!("a\u{1b}[2J\nb")), "a?[2J?b");
     assert_eq!(show::plain(&json!(null)), "-");
-    let text = show::explanation(&json!({ "requests": [{
+    let text = explain::explanation(&json!({ "requests": [{
         "method": "INVITE", "uri": "sip:a@b\u{7}", "call_id": "x", "from": "core", "transport": "udp",
-        "remote": "127.0.0.1:5060", "rule": "peer_domain", "to": ["sp"], "cancelled": false,
-        "status": 500, "reason": "unavailable", "ended_ms": 12.5,
-        "legs": [{ "party": "sp", "asked_ms": 0.1, "target": "sip:b", "outcome": "found", "steps": [
+        "caller": "<sip:c@d>;tag=1", "identified_by": "127.0.0.1 lies in 127.0.0.0/8 of its sources",
+        "remote": "127.0.0.1:5060", "rule": "peer_domain", "rule_text": "its domain is the peer's", "to": ["sp"],
+        "cancelled": false, "status": 500, "reason": "unavailable", "reason_text": "all servers were used up",
+        "ended_ms": 12.5,
+        "legs": [{ "party": "sp", "asked_ms": 0.1, "answered_ms": 0.2, "target": "sip:b", "outcome": "found",
+            "text": "Found", "steps": [
             { "name": "b", "type": "NAPTR", "outcome": "nodata", "ttl": 60, "cached": true, "stale": false, "records": [] }
-        ], "candidates": [], "left_out": [{ "what": "b. SRV", "reason": "no_port" }] }],
-        "attempts": [{ "instance": "udp:127.0.0.2:5060", "picked": "drawn", "standing": "up", "branch": "00",
-            "outcome": "timeout", "status": null, "started_ms": 0.2, "ended_ms": 10 }],
+        ], "candidates": [
+            { "priority": 10, "weight": 5, "share": 1.0, "instance": "udp:127.0.0.2:5060", "target": "s.b",
+              "health": "down", "down_for": 1.5, "tried": null, "note": "passed over: it was down" }
+        ], "left_out": [{ "what": "b. SRV", "reason": "no_port" }] }],
+        "attempts": [{ "instance": "udp:127.0.0.2:5060", "target": "s.b", "why": "the only server of priority 10",
+            "what": "said nothing at all in its time", "branch": "00", "started_ms": 0.2, "ended_ms": 10,
+            "took_ms": 9.8, "first_response_ms": null }],
     }]}));
     for part in [
         "INVITE sip:a@b?",
-        "b. NAPTR: nodata, 60 s to live, from the cache",
+        "sent by  core, 127.0.0.1:5060 over udp: 127.0.0.1 lies in 127.0.0.0/8 of its sources",
+        "goes to  sp: its domain is the peer's",
+        "result   500 after 12.5 ms: all servers were used up",
+        "b. NAPTR: nodata, from the cache, 60 s left to live",
+        "priority 10, weight 5 (100 %), down for 1.5 s more: udp:127.0.0.2:5060 s.b - passed over: it was down",
         "left out: b. SRV (no_port)",
-        "tried udp:127.0.0.2:5060 (drawn, up, branch ..00): timeout at 10 ms",
-        "final response 500 (unavailable)",
+        "try 1: udp:127.0.0.2:5060 (s.b)",
+        "chosen: the only server of priority 10",
+        "try 1 said nothing at all in its time, 9.8 ms after it began",
+        "time spent: looking up sp 0.1 ms, try 1 9.8 ms",
     ] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_command() {
+    let dir = std::env::temp_dir().join(format!("sbe-man-{}", std::process::id()));
+    assert_eq!(pages::man(&dir), 0);
+    for sub in Cli::command().get_subcommands() {
+        let page = std::fs::read_to_string(dir.join(format!("sbe-{}.1", sub.get_name()))).unwrap();
+        assert!(page.contains(".TH"), "{}", sub.get_name());
+    }
+    assert!(std::fs::read_to_string(dir.join("sbe.1")).unwrap().contains("Exit status"));
+    std::fs::remove_dir_all(&dir).unwrap();
 }

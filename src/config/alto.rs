@@ -1,21 +1,29 @@
 //! `[alto]`: whose costs rank the candidates, and how.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ipnet::IpNet;
 
 use super::check::{MS, YEAR};
-use super::error::{Fault, Report};
+use super::error::{At, Fault, Report};
 use super::names;
 use super::raw::{self, Section};
 use super::units::show_duration;
 
+/// Most directories.
+const MAX_DIRECTORIES: usize = 10;
+
 /// `[alto]`
 #[derive(Clone, Debug, PartialEq)]
 pub struct Alto {
-    /// Directory URL: `https`, `http` or `file`.
-    pub directory: String,
+    /// URLs of directories, the preferred one first: `https`, `http` or `file`.
+    pub directories: Vec<String>,
+    /// Which of a server's services are used.
+    pub service: AltoService,
+    /// The id of the resource to ask; `None`: the first that serves.
+    pub resource: Option<String>,
     /// Whose costs we ask for; `None`: the address that a candidate would be reached from.
     pub source: Option<IpAddr>,
     /// Cost metric (RFC 7285 §6.1.1, RFC 9439).
@@ -30,6 +38,10 @@ pub struct Alto {
     pub rule: AltoRule,
     /// Relative width of a class, from 0: costs up to `best * (1 + band)` are equal.
     pub band: f64,
+    /// Absolute width, added to the relative one, in the metric's unit.
+    pub band_abs: f64,
+    /// Most of a tier's load that its best class gets, 0 to 1; 1: all of it while it is up.
+    pub max_share: f64,
     /// Share of a tier's targets, 0 to 1, that must have a cost before costs count there.
     pub min_coverage: f64,
     /// Answers in a row that must agree before the leader changes.
@@ -40,6 +52,14 @@ pub struct Alto {
     pub stale: Duration,
     /// Beyond their lifetime, costs are used at most this long while the server fails.
     pub max_stale: Duration,
+    /// Hosts or origins that servers may send us to, besides their own.
+    pub redirect_allow: Vec<String>,
+    /// PEM files of authorities trusted for the servers; empty: the system's.
+    pub trust: Vec<PathBuf>,
+    /// The certificate we show the servers, and its key.
+    pub certificate: Option<(PathBuf, PathBuf)>,
+    /// How we tell the servers who we are, besides by certificate.
+    pub credentials: Option<AltoCredentials>,
     /// `[[alto.override]]`: costs that the operator sets; the longest prefix wins.
     pub overrides: Vec<(IpNet, f64)>,
     /// All keys as written.
@@ -53,6 +73,26 @@ pub enum AltoMode {
     Numerical,
     /// Costs are ranks within one answer.
     Ordinal,
+}
+
+/// `[alto] service`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AltoService {
+    /// Endpoint costs if the server offers them, else maps.
+    Auto,
+    /// Endpoint costs (RFC 7285 §11.5). The server learns whom we call.
+    Endpoint,
+    /// Maps (RFC 7285 §11.2). The server does not learn whom we call.
+    Maps,
+}
+
+/// Credentials for HTTP; the secrets stay in their files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AltoCredentials {
+    /// A bearer token (RFC 6750): `token_file`.
+    Bearer(PathBuf),
+    /// Basic (RFC 7617): `basic_user`, `basic_password_file`.
+    Basic(String, PathBuf),
 }
 
 /// `[alto] scope`
@@ -77,30 +117,25 @@ pub enum AltoRule {
     Strict,
 }
 
+impl AltoRule {
+    /// As in the configuration.
+    pub const fn label(self) -> &'static str {
+        match self {
+            AltoRule::Off => "off",
+            AltoRule::Classes => "classes",
+            AltoRule::Weights => "weights",
+            AltoRule::Strict => "strict",
+        }
+    }
+}
+
 /// Reads `[alto]`; `None` if it isn't there.
 pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> Option<Alto> {
     let section = root.table(report, "alto", &raw::ALTO);
     if !section.is_present() {
         return None;
     }
-    let directory = section.required(report, "directory", "\"https://alto.example.net/directory\"", |url| {
-        let known = ["https://", "http://", "file://"]
-            .iter()
-            .any(|scheme| url.len() > scheme.len() && url.starts_with(scheme));
-        if known && !url.contains(char::is_whitespace) {
-            Ok(url.to_owned())
-        } else {
-            Err(Fault::new(
-                format!("\"{url}\" is not the URL of a directory"),
-                "write one that begins with https://, http:// or file:///",
-            ))
-        }
-    });
-    if let Some(plain) = directory.as_ref().filter(|d| d.value.starts_with("http://"))
-        && !["http://127.", "http://[::1]", "http://localhost"].iter().any(|own| plain.value.starts_with(own))
-    {
-        report.warn(plain.at, "anybody on the way can change what http:// brings", "write https://");
-    }
+    let directories = directories(report, &section);
     let source = section.parsed(report, "source", |text| {
         text.parse::<IpAddr>().map_err(|_| {
             Fault::new(format!("source \"{text}\" is not an address"), "write one, such as \"192.0.2.10\"")
@@ -124,6 +159,20 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
         &[("numerical", AltoMode::Numerical), ("ordinal", AltoMode::Ordinal)],
         AltoMode::Numerical,
     );
+    let services =
+        [("auto", AltoService::Auto), ("endpoint", AltoService::Endpoint), ("maps", AltoService::Maps)];
+    let resource = section.parsed(report, "resource", |text| {
+        // RFC 7285 §10.2.
+        let ok = |b: u8| b.is_ascii_alphanumeric() || b"-:@_.".contains(&b);
+        if (1..=64).contains(&text.len()) && text.bytes().all(ok) {
+            Ok(text.to_owned())
+        } else {
+            Err(Fault::new(
+                format!("\"{text}\" is not the id of a resource"),
+                "write one as the server's directory names it",
+            ))
+        }
+    });
     let scopes =
         [("within-priority", AltoScope::WithinPriority), ("across-priorities", AltoScope::AcrossPriorities)];
     let rules = [
@@ -153,7 +202,13 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
         _ => toml::Table::new(),
     };
     Some(Alto {
-        directory: directory.map(|d| d.value).unwrap_or_default(),
+        service: section.word(report, "service", &services, AltoService::Auto),
+        resource: resource.map(|r| r.value),
+        redirect_allow: redirect_allow(report, &section),
+        trust: trust(report, &section),
+        certificate: certificate(report, &section),
+        credentials: credentials(report, &section, &directories),
+        directories: directories.into_iter().map(|d| d.value).collect(),
         source: source.map(|s| s.value),
         metric: metric.map_or_else(|| "routingcost".to_owned(), |m| m.value),
         mode,
@@ -161,6 +216,8 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
         refresh: section.duration(report, "refresh", MS..=YEAR),
         rule,
         band: section.float(report, "band", 0.0..=1000.0).unwrap_or(0.1),
+        band_abs: section.float(report, "band_abs", 0.0..=f64::MAX).unwrap_or(0.0),
+        max_share: section.float(report, "max_share", 0.0..=1.0).unwrap_or(1.0),
         min_coverage: section.float(report, "min_coverage", 0.0..=1.0).unwrap_or(0.5),
         persist: section.number(report, "persist", 1..=1000).unwrap_or(2),
         hold_down: section
@@ -171,6 +228,150 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
         overrides,
         table,
     })
+}
+
+/// `directory`, one URL or a list.
+fn directories(report: &mut Report<'_>, section: &Section<'_>) -> Vec<At<String>> {
+    if !section.has("directory") || section.is_string("directory") {
+        let one = section.required(report, "directory", "\"https://alto.example.net/directory\"", directory);
+        return plain(report, one.into_iter().collect());
+    }
+    let list = section.list(report, "directory", directory).unwrap_or_default();
+    if section.is_empty_list("directory") {
+        let remedy = "write at least one, or leave out [alto]";
+        report.error(section.place("directory"), "directory is empty", remedy);
+    }
+    if let Some(beyond) = list.get(MAX_DIRECTORIES) {
+        let what = format!("more than {MAX_DIRECTORIES} directories");
+        report.error(beyond.at, what, "leave out the last ones");
+    }
+    plain(report, list)
+}
+
+fn directory(url: &str) -> Result<String, Fault> {
+    let known = ["https://", "http://", "file:///"];
+    let usable = known.iter().any(|scheme| url.len() > scheme.len() && url.starts_with(scheme))
+        && !url.contains(char::is_whitespace)
+        && url::Url::parse(url).is_ok();
+    if !usable {
+        return Err(Fault::new(
+            format!("\"{url}\" is not the URL of a directory"),
+            "write one that begins with https://, http:// or file:///",
+        ));
+    }
+    if url::Url::parse(url).is_ok_and(|u| !u.username().is_empty() || u.password().is_some()) {
+        return Err(Fault::new(
+            "a URL with a user name or password in it".to_owned(),
+            "write basic_user and basic_password_file",
+        ));
+    }
+    Ok(url.to_owned())
+}
+
+/// Warns of what comes without TLS from elsewhere.
+fn plain(report: &mut Report<'_>, list: Vec<At<String>>) -> Vec<At<String>> {
+    for url in list.iter().filter(|d| d.value.starts_with("http://")) {
+        if !["http://127.", "http://[::1]", "http://localhost"].iter().any(|own| url.value.starts_with(own)) {
+            report.warn(url.at, "anybody on the way can change what http:// brings", "write https://");
+        }
+    }
+    list
+}
+
+/// Hosts, or origins such as `https://cdn.example.net`.
+fn redirect_allow(report: &mut Report<'_>, section: &Section<'_>) -> Vec<String> {
+    let list = section.list(report, "redirect_allow", |text| {
+        let origin = url::Url::parse(text)
+            .is_ok_and(|u| matches!(u.scheme(), "http" | "https") && u.path() == "/" && u.query().is_none());
+        let host = text.parse::<std::net::Ipv6Addr>().is_err() && url::Host::parse(text).is_ok();
+        if origin || host {
+            Ok(text.to_ascii_lowercase())
+        } else {
+            Err(Fault::new(
+                format!("\"{text}\" is neither a host nor an origin"),
+                "write one, such as \"cdn.example.net\" or \"https://cdn.example.net:8443\"",
+            ))
+        }
+    });
+    list.unwrap_or_default().into_iter().map(|a| a.value).collect()
+}
+
+/// A list of files, or `"system"`.
+fn trust(report: &mut Report<'_>, section: &Section<'_>) -> Vec<PathBuf> {
+    if !section.has("trust") || section.is_string("trust") {
+        section.parsed(report, "trust", |text| match text {
+            "system" => Ok(()),
+            _ => Err(Fault::new(
+                format!("trust cannot be \"{text}\""),
+                format!("write a list of PEM files, trust = [\"{text}\"], or trust = \"system\""),
+            )),
+        });
+        return Vec::new();
+    }
+    let list = section.list(report, "trust", super::listeners::path).unwrap_or_default();
+    if section.is_empty_list("trust") {
+        let what = "trust = [] trusts nobody, so no certificate could be verified";
+        report.error(section.place("trust"), what, "list PEM files, or write trust = \"system\"");
+    }
+    for file in &list {
+        report.reads(file);
+    }
+    list.into_iter().map(|f| f.value).collect()
+}
+
+/// Two keys that go together; `None`: at least one is not there.
+fn both(report: &mut Report<'_>, section: &Section<'_>, keys: [&'static str; 2]) -> Option<()> {
+    let [first, second] = keys;
+    for (one, other) in [(first, second), (second, first)] {
+        if section.has(one) && !section.has(other) {
+            let what = format!("{one} without {other}");
+            report.error(section.place_of_key(one), what, format!("add {other}, or leave out both"));
+        }
+    }
+    (section.has(first) && section.has(second)).then_some(())
+}
+
+fn certificate(report: &mut Report<'_>, section: &Section<'_>) -> Option<(PathBuf, PathBuf)> {
+    both(report, section, ["certificate", "key"])?;
+    let certificate = section.parsed(report, "certificate", super::listeners::path);
+    let key = section.parsed(report, "key", super::listeners::path);
+    for file in certificate.iter().chain(&key) {
+        report.reads(file);
+    }
+    Some((certificate?.value, key?.value))
+}
+
+fn credentials(
+    report: &mut Report<'_>,
+    section: &Section<'_>,
+    directories: &[At<String>],
+) -> Option<AltoCredentials> {
+    let basic = both(report, section, ["basic_user", "basic_password_file"]);
+    let token = section.parsed(report, "token_file", super::listeners::path);
+    if token.is_some() && basic.is_some() {
+        let what = "token_file and basic_user are two ways to say who we are, the token is used";
+        report.warn(section.place_of_key("basic_user"), what, "leave one");
+    }
+    let plain = directories.iter().find(|d| d.value.starts_with("http://"));
+    if let Some(plain) = plain.filter(|_| token.is_some() || basic.is_some()) {
+        let what = "credentials are not sent without TLS";
+        report.error(plain.at, what, "write https://, or leave out the credentials");
+    }
+    if let Some(token) = token {
+        report.reads(&token);
+        return Some(AltoCredentials::Bearer(token.value));
+    }
+    basic?;
+    let user = section.parsed(report, "basic_user", |text| {
+        // RFC 7617 §2.
+        if text.is_empty() || text.contains(':') || text.chars().any(char::is_control) {
+            return Err(Fault::new("basic_user is empty, or has a colon in it", "write the user's name"));
+        }
+        Ok(text.to_owned())
+    });
+    let file = section.parsed(report, "basic_password_file", super::listeners::path)?;
+    report.reads(&file);
+    Some(AltoCredentials::Basic(user?.value, file.value))
 }
 
 fn overrides(report: &mut Report<'_>, section: &Section<'_>) -> Vec<(IpNet, f64)> {

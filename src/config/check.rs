@@ -2,7 +2,6 @@
 //!
 //! Where something is wrong, a default takes its place and the check goes on, so that one run reports all there is.
 
-use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use super::raw::{self, Section};
 use super::units::show_duration;
 use super::{
     Config, Core, Dns, Families, Health, Limits, Log, NextHop, Overload, Runtime, Sip, SrvSelection, Sticky,
-    alto, defaults, lint, listeners, names, peers,
+    admin, alto, defaults, lint, listeners, names, peers,
 };
 use crate::flow::Transport;
 
@@ -93,7 +92,8 @@ pub(super) fn config(report: &mut Report<'_>, root: &Section<'_>, text: &str) ->
         alto: alto::alto(report, root, text),
         runtime: runtime(report, root),
         log: log(report, root),
-        admin: admin(report, root),
+        admin: admin::bind(report, root),
+        admin_tokens: admin::tokens(report, root),
         limits: limits(report, root),
         overload: overload(report, root),
     };
@@ -237,7 +237,9 @@ fn health(report: &mut Report<'_>, root: &Section<'_>) -> Health {
     }
     let retry_after_max =
         section.duration(report, "retry_after_max", Duration::ZERO..=YEAR).unwrap_or(d.retry_after_max);
-    Health { hold_down, hold_down_max, retry_after_max }
+    let slow_start = section.duration(report, "slow_start", Duration::ZERO..=YEAR).unwrap_or(d.slow_start);
+    let max_probed_down = section.float(report, "max_probed_down", 0.0..=1.0).unwrap_or(d.max_probed_down);
+    Health { hold_down, hold_down_max, retry_after_max, slow_start, max_probed_down }
 }
 
 fn dns(report: &mut Report<'_>, root: &Section<'_>, spots: &mut Spots) -> Dns {
@@ -343,21 +345,6 @@ fn log_level(text: &str) -> Result<String, Fault> {
         }
     }
     Ok(text.to_owned())
-}
-
-fn admin(report: &mut Report<'_>, root: &Section<'_>) -> Option<SocketAddr> {
-    let section = root.table(report, "admin", &raw::ADMIN);
-    let bind = section.parsed(report, "bind", |text| {
-        if text.is_empty() { Ok(None) } else { names::socket(text).map(Some) }
-    });
-    let Some(At { value, at }) = bind else {
-        return Some(defaults::ADMIN_BIND);
-    };
-    if value.is_some_and(|a| !a.ip().is_loopback()) {
-        let what = "the admin interface asks nobody who they are, and this address is not loopback";
-        report.warn(at, what, "bind it to 127.0.0.1 or [::1], or keep strangers out by a firewall");
-    }
-    value
 }
 
 fn limits(report: &mut Report<'_>, root: &Section<'_>) -> Limits {

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use super::{Dns, Families, Health, Limits, Log, Overload, Probe, Runtime, Sip, SrvSelection, Sticky};
+use super::{Alive, Dns, Families, Health, Limits, Log, Overload, Probe, Runtime, Sip, SrvSelection, Sticky};
 use crate::flow::Transport;
 
 /// `[calls] max_age`.
@@ -39,6 +39,8 @@ impl Default for Health {
             hold_down: Duration::from_secs(2),
             hold_down_max: Duration::from_secs(60),
             retry_after_max: Duration::from_secs(3600),
+            slow_start: Duration::from_secs(10),
+            max_probed_down: 1.0,
         }
     }
 }
@@ -67,6 +69,7 @@ impl Default for Probe {
             timeout: Duration::from_secs(2),
             down_after: 3,
             up_after: 2,
+            alive: Alive::Usual,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The configuration: TOML text in, a checked [`Config`] out, or errors with file, line, column and remedy.
 
+mod admin;
 mod alto;
 mod check;
 pub mod defaults;
@@ -18,11 +19,12 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-pub use alto::{Alto, AltoMode, AltoRule, AltoScope};
+pub use admin::AdminTokens;
+pub use alto::{Alto, AltoCredentials, AltoMode, AltoRule, AltoScope, AltoService};
 pub use error::{ConfigError, Warning};
 pub use load::{complaint, find, load, parse};
 pub use raw::known_keys;
-pub use units::{show_duration, show_size};
+pub use units::{read_duration, show_duration, show_size};
 
 use crate::flow::{Host, Transport};
 
@@ -62,7 +64,7 @@ pub struct Config {
     pub routes: Vec<RouteRule>,
     /// `[federation] open`
     pub federation_open: bool,
-    /// `[alto]`, as far as it is understood today.
+    /// `[alto]`
     pub alto: Option<Alto>,
     /// `[runtime]`
     pub runtime: Runtime,
@@ -70,6 +72,8 @@ pub struct Config {
     pub log: Log,
     /// `[admin] bind`; `None`: no admin interface.
     pub admin: Option<SocketAddr>,
+    /// `[admin]`: who may use it.
+    pub admin_tokens: AdminTokens,
     /// `[limits]`
     pub limits: Limits,
     /// `[overload]`
@@ -168,6 +172,10 @@ pub struct Health {
     pub hold_down_max: Duration,
     /// Cap of a Retry-After.
     pub retry_after_max: Duration,
+    /// What comes back has its full share after this; zero: at once.
+    pub slow_start: Duration,
+    /// Part of a name's instances that probes alone may take out, 0 to 1; beyond, they lose their vote.
+    pub max_probed_down: f64,
 }
 
 /// `[dns] addresses`
@@ -305,6 +313,28 @@ pub struct Probe {
     pub down_after: u32,
     /// Good answers in a row until up.
     pub up_after: u32,
+    /// Final responses that count as a good answer.
+    pub alive: Alive,
+}
+
+/// `probe.alive`: which final responses show that an instance can take calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Alive {
+    /// All but 503.
+    #[default]
+    Usual,
+    /// These: from and to, both included.
+    Only(Vec<(u16, u16)>),
+}
+
+impl Alive {
+    /// Whether a final response counts.
+    pub fn counts(&self, status: u16) -> bool {
+        match self {
+            Alive::Usual => status != 503,
+            Alive::Only(ranges) => ranges.iter().any(|(from, to)| (*from..=*to).contains(&status)),
+        }
+    }
 }
 
 /// One `[[route]]` (rule 3).

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 
 use super::check::{MS, PeerSpots, Spots, T1_RANGE, YEAR, failover_codes, split, try_timeout};
-use super::error::{At, Report, nearest};
+use super::error::{At, Fault, Report, nearest};
 use super::listeners::path;
 use super::raw::{self, Section};
 use super::units::show_duration;
-use super::{Peer, Probe, RouteRule, Sip, names};
+use super::{Alive, Peer, Probe, RouteRule, Sip, names};
 use crate::config::DomainPattern;
 
 /// All peers, in file order; a flawed one stays, so that what refers to it finds it.
@@ -119,7 +119,34 @@ fn probe(report: &mut Report<'_>, section: &Section<'_>) -> Option<Probe> {
         timeout,
         down_after: section.number(report, "down_after", 1..=1000).unwrap_or(d.down_after),
         up_after: section.number(report, "up_after", 1..=1000).unwrap_or(d.up_after),
+        alive: alive(report, &section),
     })
+}
+
+/// `probe.alive`: codes and classes, such as `["2xx", "404"]`.
+fn alive(report: &mut Report<'_>, section: &Section<'_>) -> Alive {
+    let listed = section.list(report, "alive", |text| {
+        let class =
+            text.strip_suffix("xx").and_then(|c| c.parse::<u16>().ok()).filter(|c| (2..=6).contains(c));
+        let code = text.parse::<u16>().ok().filter(|c| (200..700).contains(c));
+        match (class, code) {
+            (Some(class), _) => Ok((class * 100, class * 100 + 99)),
+            (_, Some(code)) => Ok((code, code)),
+            _ => Err(Fault::new(
+                format!("\"{text}\" is neither a final status code nor a class of them"),
+                "write for example [\"2xx\", \"404\", \"405\"]",
+            )),
+        }
+    });
+    match listed {
+        None => Alive::Usual,
+        Some(_) if section.is_empty_list("alive") => {
+            let what = "with an empty alive, every probe fails";
+            report.error(section.place("alive"), what, "name codes or classes, or remove alive: all but 503");
+            Alive::Usual
+        }
+        Some(listed) => Alive::Only(listed.into_iter().map(|l| l.value).collect()),
+    }
 }
 
 /// `sources`, each prefix once.

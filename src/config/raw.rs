@@ -39,7 +39,7 @@ kinds! {
         "t1", "t2", "t4", "timer_c", "idle_timeout", "message_timeout", "try_timeout", "connect_timeout", "failover_codes", "max_tries",
         "max_message", "max_headers", "max_header", "dialog_secret_file",
     ]
-    HEALTH "[health]" ["hold_down", "hold_down_max", "retry_after_max"]
+    HEALTH "[health]" ["hold_down", "hold_down_max", "retry_after_max", "slow_start", "max_probed_down"]
     CALLS "[calls]" ["max_age"]
     DNS "[dns]" [
         "servers", "transports", "addresses", "min_ttl", "max_ttl", "negative_ttl", "timeout", "stale_ttl", "sticky", "srv_selection",
@@ -49,17 +49,18 @@ kinds! {
         "name", "domains", "next_hop", "sources", "tls_names", "certificate", "key", "strip_headers", "max_calls", "max_rate", "t1",
         "try_timeout", "failover_codes", "probe",
     ]
-    PROBE "probe" ["method", "interval", "timeout", "down_after", "up_after"]
+    PROBE "probe" ["method", "interval", "timeout", "down_after", "up_after", "alive"]
     ROUTE "[[route]]" ["prefix", "peers"]
     FEDERATION "[federation]" ["open"]
     ALTO "[alto]" [
-        "directory", "source", "metric", "mode", "scope", "refresh", "rule", "band", "min_coverage", "persist", "hold_down", "stale",
-        "max_stale", "override",
+        "directory", "service", "resource", "source", "metric", "mode", "scope", "refresh", "rule", "band", "band_abs", "max_share",
+        "min_coverage", "persist", "hold_down", "stale", "max_stale", "redirect_allow", "trust", "certificate", "key", "token_file", "basic_user",
+        "basic_password_file", "override",
     ]
     OVERRIDE "[[alto.override]]" ["prefix", "cost"]
     RUNTIME "[runtime]" ["workers", "drain_timeout"]
     LOG "[log]" ["format", "level"]
-    ADMIN "[admin]" ["bind"]
+    ADMIN "[admin]" ["bind", "token_file", "read_token_file"]
     LIMITS "[limits]" ["transactions", "connections", "write_queue", "dns_entries", "records"]
     OVERLOAD "[overload]" ["enabled", "target_delay", "interval", "retry_after", "silence"]
 }

@@ -29,6 +29,11 @@ pub(super) fn duration(text: &str) -> Result<Duration, Fault> {
     millis.map(Duration::from_millis)
 }
 
+/// A duration as the configuration writes it.
+pub fn read_duration(text: &str) -> Option<Duration> {
+    duration(text).ok()
+}
+
 /// A whole number of octets, or one with a unit: `65536`, `64KiB`, `1MiB`.
 pub(super) fn size(text: &str) -> Result<u64, Fault> {
     let wrong = |why: &str| {

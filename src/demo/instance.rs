@@ -1,4 +1,5 @@
-//! A SIP server instance of the peer: answers calls over UDP and TCP on one port, and fails on demand.
+//! A SIP server instance of the peer: answers calls over UDP and TCP on one port and TLS on another, and fails on
+//! demand.
 
 use std::collections::HashMap;
 use std::io;
@@ -8,9 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::net::{TcpListener, TcpSocket, UdpSocket};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
 
 use crate::flow::Transport;
 use crate::wire::{Framing, Method};
@@ -30,6 +33,8 @@ const BACKLOG: u32 = 64;
 const PORT_TRIES: usize = 50;
 /// How long [`Instance::kill`] waits for an INVITE to come.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a TLS handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(5);
 /// And then for more of them to pile up.
 const PILE_UP: Duration = Duration::from_millis(60);
 
@@ -130,6 +135,7 @@ impl State {
 pub struct Watch {
     name: String,
     addr: SocketAddr,
+    secure: Option<SocketAddr>,
     state: Arc<State>,
 }
 
@@ -142,6 +148,11 @@ impl Watch {
     /// Its address, for UDP and TCP.
     pub const fn addr(&self) -> SocketAddr {
         self.addr
+    }
+
+    /// Its address for TLS, if it has one.
+    pub const fn secure_addr(&self) -> Option<SocketAddr> {
+        self.secure
     }
 
     /// What it has counted.
@@ -180,10 +191,12 @@ impl Drop for Ring {
 pub struct Instance {
     name: String,
     addr: SocketAddr,
+    /// Where it speaks TLS, and how.
+    secure: Option<(SocketAddr, TlsAcceptor)>,
     state: Arc<State>,
     tasks: JoinSet<()>,
-    /// Keep the port for us while nobody listens on it.
-    reserved: Option<(UdpSocket, TcpSocket)>,
+    /// Keep the ports for us while nobody listens on them.
+    reserved: Option<(UdpSocket, TcpSocket, Option<TcpSocket>)>,
 }
 
 impl Instance {
@@ -202,9 +215,20 @@ impl Instance {
             held: watch::Sender::new(false),
             serial: AtomicU64::new(1),
         });
-        let mut this = Self { name: name.into(), addr: bind, state, tasks: JoinSet::new(), reserved: None };
+        let tasks = JoinSet::new();
+        let mut this = Self { name: name.into(), addr: bind, secure: None, state, tasks, reserved: None };
         this.open().await?;
         Ok(this)
+    }
+
+    /// Makes it speak TLS too, on a port of its own.
+    ///
+    /// # Errors
+    /// No socket.
+    pub fn with_tls(mut self, acceptor: TlsAcceptor) -> io::Result<Self> {
+        self.secure = Some((SocketAddr::new(self.addr.ip(), 0), acceptor));
+        self.open_secure()?;
+        Ok(self)
     }
 
     /// Its name.
@@ -217,6 +241,11 @@ impl Instance {
         self.addr
     }
 
+    /// Its address for TLS, if it has one.
+    pub fn secure_addr(&self) -> Option<SocketAddr> {
+        self.secure.as_ref().map(|(addr, _)| *addr)
+    }
+
     /// Changes what it does with new calls.
     pub fn set_mode(&self, mode: Mode) {
         *self.state.mode.lock().unwrap_or_else(PoisonError::into_inner) = mode;
@@ -224,7 +253,8 @@ impl Instance {
 
     /// A view of it that outlives it.
     pub fn watch(&self) -> Watch {
-        Watch { name: self.name.clone(), addr: self.addr, state: Arc::clone(&self.state) }
+        let secure = self.secure_addr();
+        Watch { name: self.name.clone(), addr: self.addr, secure, state: Arc::clone(&self.state) }
     }
 
     /// What it has counted.
@@ -250,7 +280,7 @@ impl Instance {
         self.state.calls().clear();
         // A port that another program takes meanwhile could not come back. A socket connected to itself
         // and one that does not listen own the port, and whoever sends there is refused as if nobody did.
-        self.reserved = reserve(self.addr).await.ok();
+        self.reserved = reserve(self.addr, self.secure_addr()).await.ok();
         found
     }
 
@@ -281,7 +311,16 @@ impl Instance {
         };
         self.addr = udp.local_addr()?;
         self.tasks.spawn(datagrams(Arc::clone(&self.state), Arc::new(udp)));
-        self.tasks.spawn(accept(Arc::clone(&self.state), tcp));
+        self.tasks.spawn(accept(Arc::clone(&self.state), tcp, None));
+        self.open_secure()
+    }
+
+    fn open_secure(&mut self) -> io::Result<()> {
+        if let Some((addr, acceptor)) = &mut self.secure {
+            let tcp = tcp_socket(*addr)?.listen(BACKLOG)?;
+            *addr = tcp.local_addr()?;
+            self.tasks.spawn(accept(Arc::clone(&self.state), tcp, Some(acceptor.clone())));
+        }
         Ok(())
     }
 }
@@ -301,10 +340,13 @@ fn tcp_socket(addr: SocketAddr) -> io::Result<TcpSocket> {
     Ok(tcp)
 }
 
-async fn reserve(addr: SocketAddr) -> io::Result<(UdpSocket, TcpSocket)> {
+async fn reserve(
+    addr: SocketAddr,
+    secure: Option<SocketAddr>,
+) -> io::Result<(UdpSocket, TcpSocket, Option<TcpSocket>)> {
     let udp = UdpSocket::bind(addr).await?;
     udp.connect(addr).await?;
-    Ok((udp, tcp_socket(addr)?))
+    Ok((udp, tcp_socket(addr)?, secure.map(tcp_socket).transpose()?))
 }
 
 /// Where answers go.
@@ -369,14 +411,18 @@ async fn datagrams(state: Arc<State>, socket: Arc<UdpSocket>) {
     }
 }
 
-/// The listening socket.
-async fn accept(state: Arc<State>, listener: TcpListener) {
+/// A listening socket.
+async fn accept(state: Arc<State>, listener: TcpListener, tls: Option<TlsAcceptor>) {
     let mut connections = JoinSet::new();
     loop {
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((stream, remote)) = accepted else { continue };
-                connections.spawn(connection(Arc::clone(&state), stream, remote));
+                let state = Arc::clone(&state);
+                match &tls {
+                    None => connections.spawn(connection(state, stream, remote)),
+                    Some(acceptor) => connections.spawn(secure(state, acceptor.clone(), stream, remote)),
+                };
             }
             Some(_) = connections.join_next() => {}
         }
@@ -384,7 +430,7 @@ async fn accept(state: Arc<State>, listener: TcpListener) {
 }
 
 /// One connection.
-async fn connection(state: Arc<State>, stream: tokio::net::TcpStream, remote: SocketAddr) {
+async fn connection(state: Arc<State>, stream: TcpStream, remote: SocketAddr) {
     let Ok(local) = stream.local_addr() else { return };
     let me = Sender { transport: Transport::Tcp, addr: local };
     let _ = stream.set_nodelay(true);
@@ -393,7 +439,7 @@ async fn connection(state: Arc<State>, stream: tokio::net::TcpStream, remote: So
     let mut work = JoinSet::new();
     work.spawn(async move {
         while let Some(bytes) = queued.recv().await {
-            if tokio::io::AsyncWriteExt::write_all(&mut write, &bytes).await.is_err() {
+            if write.write_all(&bytes).await.is_err() {
                 return;
             }
         }
@@ -422,6 +468,42 @@ async fn connection(state: Arc<State>, stream: tokio::net::TcpStream, remote: So
         }
         if !incoming.read().await {
             return;
+        }
+    }
+}
+
+/// One connection under TLS.
+async fn secure(state: Arc<State>, acceptor: TlsAcceptor, stream: TcpStream, remote: SocketAddr) {
+    let Ok(local) = stream.local_addr() else { return };
+    let me = Sender { transport: Transport::Tls, addr: local };
+    let _ = stream.set_nodelay(true);
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await else { return };
+    let (read, mut write) = tokio::io::split(stream);
+    let (queue, mut queued) = mpsc::channel::<Bytes>(QUEUE);
+    let mut work = JoinSet::new();
+    work.spawn(async move {
+        while let Some(bytes) = queued.recv().await {
+            if write.write_all(&bytes).await.is_err() || write.flush().await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut incoming = Incoming::new(read);
+    loop {
+        while let Some(message) = incoming.poll() {
+            let Some(sip) = message else { return };
+            let is_call = sip.msg().is_request() && sip.msg().method() == Method::Invite;
+            if is_call && *state.dying.borrow() {
+                // What is in the socket can be read under TLS only by taking it out. To the sender it is all the
+                // same: nobody has answered when the connection ends.
+                state.held.send_replace(true);
+                return std::future::pending().await;
+            }
+            take(&state, &me, sip, Back::Stream(queue.clone(), remote), &mut work).await;
+        }
+        tokio::select! {
+            more = incoming.read() => if !more { return },
+            Some(_) = work.join_next() => {}
         }
     }
 }

@@ -3,16 +3,19 @@
 //! | file | holds |
 //! |---|---|
 //! | `dns` | an authoritative name server |
+//! | `alto` | a strict ALTO server |
 //! | `instance` | a SIP server instance of the peer, which can be killed |
 //! | `caller` | a user agent of the core that makes calls |
 //! | `message` | what the two say |
 //! | `world` | all of them around a real border element, started as `sbe run` starts it |
 //! | `script` | which instance fails when |
 //! | `tally` | what became of the calls |
+//! | `tls` | their certificates |
 //! | `screen` | what is shown |
 //!
 //! The parts are usable on their own: the end-to-end tests are made of them.
 
+pub mod alto;
 pub mod caller;
 pub mod dns;
 pub mod instance;
@@ -20,6 +23,7 @@ pub mod message;
 mod screen;
 mod script;
 mod tally;
+pub mod tls;
 pub mod world;
 
 use std::io;
@@ -54,8 +58,12 @@ pub enum Transports {
     Udp,
     /// TCP.
     Tcp,
-    /// By turns.
+    /// The core by TCP, the peer by TLS.
+    Tls,
+    /// UDP and TCP by turns.
     Both,
+    /// All three by turns.
+    All,
 }
 
 /// `sbe demo`
@@ -68,7 +76,7 @@ pub struct Options {
     #[arg(long, value_name = "R", default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub rate: u64,
     /// Transports used
-    #[arg(long, value_enum, default_value_t = Transports::Both)]
+    #[arg(long, value_enum, default_value_t = Transports::All)]
     pub transport: Transports,
     /// Seed of the called numbers and of how long calls last
     #[arg(long, default_value_t = 1)]
@@ -81,8 +89,14 @@ impl Transports {
         match self {
             Transports::Udp => Transport::Udp,
             Transports::Tcp => Transport::Tcp,
+            Transports::Tls => Transport::Tls,
             Transports::Both if call.is_multiple_of(2) => Transport::Tcp,
             Transports::Both => Transport::Udp,
+            Transports::All => match call % 3 {
+                0 => Transport::Tls,
+                1 => Transport::Udp,
+                _ => Transport::Tcp,
+            },
         }
     }
 }
@@ -117,6 +131,7 @@ async fn play(options: &Options) -> io::Result<bool> {
         started: started.subscribe(),
         round: options.calls.map_or(round, |calls| calls.min(round)),
         screen: Arc::clone(&screen),
+        world: Arc::clone(&world),
     };
     // Holds the instances, until it is dropped at the very end.
     let mut background = JoinSet::new();
@@ -182,7 +197,8 @@ async fn one_call(world: Arc<World>, tally: Arc<Tally>, screen: Arc<Screen>, pla
     };
     tally.begin();
     let caller: &Caller = &world.caller;
-    let made = caller.call(plan.transport, &uri, &plan.id).await;
+    let core = if plan.transport == Transport::Udp { Transport::Udp } else { Transport::Tcp };
+    let made = caller.call(core, &uri, &plan.id).await;
     let (outcome, dialog) = match made {
         Ok(made) => made,
         Err(_) => (caller::Outcome { status: 0, setup: Duration::ZERO, rang: false }, None),

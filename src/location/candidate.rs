@@ -14,7 +14,9 @@ use smallvec::SmallVec;
 use super::draw::{self, Shares};
 use super::enabled::Enabled;
 use super::question::DnsStep;
+use super::ranking::Ranking;
 use super::resolve::{MAX_ADDRESSES, Resolution};
+use super::snapshot::Cost;
 use super::target::LocateKey;
 use crate::flow::{Host, Transport};
 
@@ -52,16 +54,20 @@ pub struct Located {
     pub outcome: Outcome,
     /// Valid until then: the smallest TTL of all that it stands on.
     pub expires: Instant,
+    /// When it was made, where its maker says so: the lifetimes in `steps` are those of that moment.
+    pub made: Option<Instant>,
     /// Set by whoever keeps results: a different number for a different result.
     pub serial: u64,
     /// The hosts that the servers were found for, by [`Server::hop`]; one, unless several next hops
     /// were merged. It is these that a TLS server must prove to be (RFC 5922 §7.3, rule 5).
     pub hops: Vec<Host>,
+    /// With costs that are shown and not used: what they would have made of this, if that is another order.
+    pub shadow: Option<Arc<Located>>,
     /// Number of different instances.
     instances: u32,
 }
 
-/// Servers of equal rank: one NAPTR order and preference, transport and SRV priority.
+/// Servers of equal rank: one NAPTR order and preference, transport, SRV priority, and class of cost.
 #[derive(Clone, Debug)]
 pub struct Tier {
     /// Order and preference of the NAPTR record it came from.
@@ -70,6 +76,8 @@ pub struct Tier {
     pub priority: u16,
     /// The servers, at least one.
     pub servers: Vec<Server>,
+    /// What costs made of it; `None` where none are known.
+    pub ranking: Option<Ranking>,
     /// How the load is shared out among them.
     pub(super) shares: Shares,
 }
@@ -89,6 +97,10 @@ pub struct Server {
     pub addrs: SmallVec<[IpAddr; 2]>,
     /// Index into [`Located::hops`].
     pub hop: u16,
+    /// The class of its cost among all that its tier was made of, 0 the best.
+    pub class: u16,
+    /// What is known of the costs of its addresses, in the same order; empty: nothing.
+    pub costs: Box<[Option<Cost>]>,
     /// A stable number for transport, target and port: the same in every result that lists it.
     pub(super) id: u64,
     /// The number of each address's instance; equal numbers are equal instances.
@@ -106,7 +118,23 @@ impl Server {
     ) -> Self {
         addrs.truncate(MAX_ADDRESSES);
         let id = draw::identity(&[target.as_bytes(), &port.to_be_bytes(), &[transport as u8]]);
-        Self { transport, target, port, weight, addrs, hop: 0, id, instances: SmallVec::new() }
+        Self {
+            transport,
+            target,
+            port,
+            weight,
+            addrs,
+            hop: 0,
+            class: 0,
+            costs: Box::default(),
+            id,
+            instances: SmallVec::new(),
+        }
+    }
+
+    /// The cost of one of its addresses, used or not.
+    pub fn cost(&self, address: usize) -> Option<&Cost> {
+        self.costs.get(address)?.as_ref()
     }
 
     /// The instance of one of its addresses.
@@ -120,7 +148,7 @@ impl Tier {
     /// A tier whose load is shared by the servers' weights.
     pub fn new(naptr: Option<(u16, u16)>, priority: u16, servers: Vec<Server>) -> Self {
         let shares = Shares::of_weights(servers.iter().map(|s| s.weight));
-        Self { naptr, priority, servers, shares }
+        Self { naptr, priority, servers, ranking: None, shares }
     }
 
     /// The transport, if all servers have the same.
@@ -146,8 +174,10 @@ impl Located {
             steps: Vec::new(),
             outcome,
             expires,
+            made: None,
             serial: 0,
             hops,
+            shadow: None,
             instances: 0,
         }
         .sealed()
@@ -173,8 +203,10 @@ impl Located {
             steps: Vec::new(),
             outcome: first.outcome,
             expires: first.expires,
+            made: first.made,
             serial: 0,
             hops: Vec::new(),
+            shadow: None,
             instances: 0,
         };
         for part in parts {
@@ -213,7 +245,7 @@ impl Located {
             }
             let shares = Shares::joined(members.iter().map(|(t, _, _)| &t.shares));
             let (naptr, priority) = members.first().map_or((None, 0), |(t, _, _)| (t.naptr, t.priority));
-            merged.tiers.push(Tier { naptr, priority, servers, shares });
+            merged.tiers.push(Tier { naptr, priority, servers, ranking: None, shares });
         }
         Some(merged.sealed())
     }

@@ -4,10 +4,10 @@ use smallvec::SmallVec;
 
 /// How much more a positive weight counts than a zero one of the same tier: RFC 2782 wants zero to
 /// have "a very small chance", which we fix at a hundredth of weight 1.
-const POSITIVE: u64 = 100;
+pub(super) const POSITIVE: u64 = 100;
 
 /// One whole when shares of several tiers are joined; large enough that rounding is no bias.
-const WHOLE: u64 = 1 << 40;
+pub(super) const WHOLE: u64 = 1 << 40;
 
 /// How the load of a tier is shared out.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Shares {
     cumulative: Vec<u64>,
     /// All shares are equal.
     pub uniform: bool,
-    /// Made of several tiers: the servers' weights say nothing across them.
+    /// Not made of the servers' weights alone, which therefore say nothing.
     pub joined: bool,
 }
 
@@ -38,6 +38,11 @@ impl Shares {
             })
         });
         Self::build(scaled, true)
+    }
+
+    /// Shares as they are, of which the servers' weights say nothing; each is at least 1.
+    pub fn of_values(shares: impl Iterator<Item = u64>) -> Self {
+        Self::build(shares.map(|s| s.max(1)), true)
     }
 
     fn build(shares: impl Iterator<Item = u64>, joined: bool) -> Self {
@@ -102,6 +107,11 @@ pub(super) fn identity(parts: &[&[u8]]) -> u64 {
 /// total that can occur.
 pub(super) fn below(bits: u64, below: u64) -> u64 {
     u64::try_from((u128::from(bits) * u128::from(below)) >> 64).unwrap_or(0)
+}
+
+/// A number of 0.0 to 1.0 from random bits.
+pub(super) fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / 9_007_199_254_740_992.0
 }
 
 /// The score of a server in a weighted rendezvous: the lowest one wins, and each server's score

@@ -21,7 +21,7 @@ pub(super) struct Service {
 }
 
 /// What a SERVICES field asks for, in any case (RFC 3403 §4.1, RFC 3263 §4.1).
-fn transport_of(service: &str) -> Result<Transport, LeftOutReason> {
+pub(super) fn transport_of(service: &str) -> Result<Transport, LeftOutReason> {
     let is = |name: &str| service.eq_ignore_ascii_case(name);
     if is("SIP+D2U") {
         Ok(Transport::Udp)

@@ -1,13 +1,14 @@
-//! One request's way through a [`Located`]: tier by tier, health first, then cost, then weight (RFC 3263 §4.3).
+//! One request's way through a [`Located`]: tier by tier, health first, then weight (RFC 3263 §4.3).
+//!
+//! Costs are not looked at here: they have made the tiers and the order of addresses before (`ranking`).
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
 use super::candidate::{Instance, LeftOutReason, Located, Server, Tier};
-use super::cost::Costs;
 use super::draw::{self, Bits};
-use super::health::{Health, Standing};
+use super::health::Health;
+use super::standing::Standing;
 use crate::config::SrvSelection;
 
 /// Up to this many servers the draw is a rendezvous, which is stable when others come and go but
@@ -22,12 +23,16 @@ const REDRAWS: u32 = 16;
 pub enum PickReason {
     /// The only server of its tier.
     OnlyServer,
+    /// The only server of its class of costs; its tier has more.
+    OnlyInClass,
     /// Drawn by weight.
     Drawn,
     /// A further address of the server before.
     NextAddress,
     /// Half-open: this request tries it.
     Trial,
+    /// Probes say that it is down, but they say so of more than can be believed (`max_probed_down`).
+    Overruled,
     /// Known to be down, but everything else is used up.
     LastResort,
 }
@@ -37,9 +42,11 @@ impl PickReason {
     pub const fn label(self) -> &'static str {
         match self {
             PickReason::OnlyServer => "only_server",
+            PickReason::OnlyInClass => "only_in_class",
             PickReason::Drawn => "drawn",
             PickReason::NextAddress => "next_address",
             PickReason::Trial => "trial",
+            PickReason::Overruled => "probes_overruled",
             PickReason::LastResort => "last_resort",
         }
     }
@@ -79,6 +86,8 @@ pub struct Selection {
     tried: Bits,
     draws: u32,
     offered: u32,
+    /// Probes have lost their vote here; `None`: not asked yet.
+    overruled: Option<bool>,
     left_out: Option<LeftOutReason>,
 }
 
@@ -98,6 +107,7 @@ impl Selection {
             tried: Bits::default(),
             draws: 0,
             offered: 0,
+            overruled: None,
             left_out: None,
         }
     }
@@ -125,7 +135,6 @@ impl Selection {
         &mut self,
         now: Instant,
         health: &mut Health,
-        costs: Option<&Costs>,
         avoid: &dyn Fn(&Instance) -> Option<LeftOutReason>,
     ) -> Option<Candidate> {
         let located = Arc::clone(&self.located);
@@ -140,7 +149,7 @@ impl Selection {
             };
             let (at, gave) = match self.current {
                 Some(current) => current,
-                None => match self.draw(tier, costs) {
+                None => match self.draw(tier, now, health) {
                     Some(at) => (at, false),
                     None => {
                         self.enter(self.tier + 1);
@@ -148,7 +157,7 @@ impl Selection {
                     }
                 },
             };
-            let picked = tier.servers.get(at).and_then(|s| self.pick(s, now, health, costs, avoid));
+            let picked = tier.servers.get(at).and_then(|s| self.pick(s, now, health, avoid));
             let Some((instance, standing)) = picked else {
                 self.done.set(at);
                 self.current = None;
@@ -158,9 +167,13 @@ impl Selection {
             self.offered += 1;
             let reason = match standing {
                 Standing::Trial => PickReason::Trial,
+                Standing::ProbedDown if !self.last_resort => PickReason::Overruled,
                 Standing::Down { .. } | Standing::ProbedDown => PickReason::LastResort,
                 Standing::Up if gave => PickReason::NextAddress,
-                Standing::Up if tier.servers.len() == 1 => PickReason::OnlyServer,
+                Standing::Up if tier.servers.len() == 1 => match tier.ranking {
+                    Some(ranking) if ranking.classes > 1 => PickReason::OnlyInClass,
+                    _ => PickReason::OnlyServer,
+                },
                 Standing::Up => PickReason::Drawn,
             };
             let small = |n: usize| u16::try_from(n).unwrap_or(u16::MAX);
@@ -176,26 +189,22 @@ impl Selection {
         self.done.clear();
     }
 
-    /// The next address of a server that can be tried in this pass: the cheapest first, else in order.
+    /// The next address of a server that can be tried in this pass.
     fn pick(
         &mut self,
         server: &Server,
         now: Instant,
         health: &mut Health,
-        costs: Option<&Costs>,
         avoid: &dyn Fn(&Instance) -> Option<LeftOutReason>,
     ) -> Option<(Instance, Standing)> {
         let mut passed = 0u64;
         loop {
-            let open = server
+            let (at, number) = server
                 .instances
                 .iter()
                 .enumerate()
-                .filter(|(i, n)| !self.tried.has(**n as usize) && passed & (1 << (i % 64)) == 0);
-            let (at, number) = match costs {
-                None => open.map(|(i, n)| (i, *n)).next()?,
-                Some(c) => open.map(|(i, n)| (i, *n)).min_by_key(|(i, _)| class(c, server.addrs.get(*i)))?,
-            };
+                .map(|(i, n)| (i, *n))
+                .find(|(i, n)| !self.tried.has(*n as usize) && passed & (1 << (i % 64)) == 0)?;
             let instance = server.instance(at)?;
             if let Some(reason) = avoid(&instance) {
                 if self.left_out != Some(LeftOutReason::OwnListener) {
@@ -209,7 +218,12 @@ impl Selection {
                 Standing::Trial if !health.claim_trial(now, &instance) => health.standing(now, &instance),
                 standing => standing,
             };
-            if matches!(standing, Standing::Up | Standing::Trial) || self.last_resort {
+            let usable = match standing {
+                Standing::Up | Standing::Trial => true,
+                Standing::ProbedDown if health.is_disputed(&instance) => self.are_probes_overruled(health),
+                Standing::Down { .. } | Standing::ProbedDown => false,
+            };
+            if usable || self.last_resort {
                 self.tried.set(number as usize);
                 return Some((instance, standing));
             }
@@ -218,50 +232,73 @@ impl Selection {
         }
     }
 
-    /// Draws one of the tier's servers that are not used up: of the cheapest class, by weight.
-    fn draw(&mut self, tier: &Tier, costs: Option<&Costs>) -> Option<usize> {
+    fn are_probes_overruled(&mut self, health: &Health) -> bool {
+        *self.overruled.get_or_insert_with(|| health.are_probes_overruled(&self.located))
+    }
+
+    /// Draws one of the tier's servers that are not used up: by weight, of which what has just come back has a part.
+    fn draw(&mut self, tier: &Tier, now: Instant, health: &Health) -> Option<usize> {
         let count = tier.servers.len();
         if count <= 1 {
             return (count == 1 && !self.done.has(0)).then_some(0);
         }
-        let costs = costs.filter(|c| !c.is_empty());
+        let ramp = |at: usize| {
+            let instance = tier.servers.get(at).and_then(|s| s.instance(0));
+            instance.map_or(1.0, |i| health.ramp(now, &i))
+        };
+        let ramping = health.is_ramping(now);
+        if self.mode == SrvSelection::Exact && count <= RENDEZVOUS {
+            return if ramping { self.draw_by_score(tier, ramp) } else { self.draw_by_score(tier, |_| 1.0) };
+        }
+        let mut drawn = self.draw_once(tier)?;
+        for _ in 0..REDRAWS {
+            // Passed over with the chance that it lacks, all others keep their proportions.
+            if !ramping || draw::unit(self.bits()) <= ramp(drawn) {
+                break;
+            }
+            drawn = self.draw_once(tier)?;
+        }
+        Some(drawn)
+    }
+
+    fn draw_once(&mut self, tier: &Tier) -> Option<usize> {
         match self.mode {
-            SrvSelection::Rfc2782 => self.draw_literally(tier, costs),
-            SrvSelection::Exact if count <= RENDEZVOUS => self.draw_by_score(tier, costs),
-            SrvSelection::Exact => self.draw_by_sum(tier, costs),
+            SrvSelection::Rfc2782 => self.draw_literally(tier),
+            SrvSelection::Exact => self.draw_by_sum(tier),
         }
     }
 
-    fn draw_by_score(&self, tier: &Tier, costs: Option<&Costs>) -> Option<usize> {
-        let mut best: Option<(u32, f64, usize)> = None;
-        for (at, server) in tier.servers.iter().enumerate() {
-            if self.done.has(at) {
-                continue;
+    /// `ramp`: the part of its share that counts. A change of it moves requests to or from that server only.
+    fn draw_by_score(&self, tier: &Tier, ramp: impl Fn(usize) -> f64) -> Option<usize> {
+        let open = || (0..tier.servers.len()).filter(|at| !self.done.has(*at));
+        // Only where all shares count in full is there the shorter formula, which gives the same order.
+        let uniform = tier.shares.uniform && open().all(|at| ramp(at) >= 1.0);
+        let mut best: Option<(f64, usize)> = None;
+        for at in open() {
+            let Some(server) = tier.servers.get(at) else { continue };
+            let mut score = draw::score(self.seed, server.id, tier.shares.get(at), uniform);
+            if !uniform {
+                score /= ramp(at);
             }
-            let class = costs.map_or(0, |c| server_class(c, server));
-            let score = draw::score(self.seed, server.id, tier.shares.get(at), tier.shares.uniform);
-            if best.is_none_or(|(c, s, _)| (class, score) < (c, s)) {
-                best = Some((class, score, at));
+            if best.is_none_or(|(s, _)| score < s) {
+                best = Some((score, at));
             }
         }
-        best.map(|(_, _, at)| at)
+        best.map(|(_, at)| at)
     }
 
-    fn draw_by_sum(&mut self, tier: &Tier, costs: Option<&Costs>) -> Option<usize> {
-        if costs.is_none() {
-            // Drawing again on a hit of what is used up is the exact draw among the rest.
-            for _ in 0..REDRAWS {
-                let x = draw::below(self.bits(), tier.shares.total());
-                let at = tier.shares.at(x);
-                if !self.done.has(at) {
-                    return Some(at);
-                }
+    fn draw_by_sum(&mut self, tier: &Tier) -> Option<usize> {
+        // Drawing again on a hit of what is used up is the exact draw among the rest.
+        for _ in 0..REDRAWS {
+            let x = draw::below(self.bits(), tier.shares.total());
+            let at = tier.shares.at(x);
+            if !self.done.has(at) {
+                return Some(at);
             }
         }
-        let cheapest = self.cheapest(tier, costs)?;
-        let total: u64 = self.members(tier, costs, cheapest).map(|at| tier.shares.get(at)).sum();
+        let total: u64 = self.members(tier).map(|at| tier.shares.get(at)).sum();
         let mut x = draw::below(self.bits(), total);
-        self.members(tier, costs, cheapest).find(|at| {
+        self.members(tier).find(|at| {
             let share = tier.shares.get(*at);
             let hit = x < share;
             x = x.wrapping_sub(share);
@@ -271,45 +308,29 @@ impl Selection {
 
     /// RFC 2782, "Weight", to the letter: zero weights first, running sums, a number from 0 to the
     /// sum inclusive, the first sum not below it. "Any order" among the zero ones is a random one.
-    fn draw_literally(&mut self, tier: &Tier, costs: Option<&Costs>) -> Option<usize> {
-        let cheapest = self.cheapest(tier, costs)?;
+    fn draw_literally(&mut self, tier: &Tier) -> Option<usize> {
         let weight = |at: usize| {
             let plain = tier.servers.get(at).map_or(0, |s| u64::from(s.weight));
             if tier.shares.joined { tier.shares.get(at) } else { plain }
         };
-        let sum: u64 = self.members(tier, costs, cheapest).map(weight).sum();
+        let sum: u64 = self.members(tier).map(weight).sum();
         let x = draw::below(self.bits(), sum + 1);
-        let zeros = self.members(tier, costs, cheapest).filter(|at| weight(*at) == 0).count();
+        let zeros = self.members(tier).filter(|at| weight(*at) == 0).count();
         if x == 0 && zeros > 0 {
             let bits = self.bits();
             let nth = usize::try_from(draw::below(bits, zeros as u64)).unwrap_or(0);
-            return self.members(tier, costs, cheapest).filter(|at| weight(*at) == 0).nth(nth);
+            return self.members(tier).filter(|at| weight(*at) == 0).nth(nth);
         }
         let mut running = 0;
-        self.members(tier, costs, cheapest).filter(|at| weight(*at) > 0).find(|at| {
+        self.members(tier).filter(|at| weight(*at) > 0).find(|at| {
             running += weight(*at);
             running >= x
         })
     }
 
-    /// The lowest cost class among the servers not used up; `None` if all are.
-    fn cheapest(&self, tier: &Tier, costs: Option<&Costs>) -> Option<u32> {
-        let open = tier.servers.iter().enumerate().filter(|(at, _)| !self.done.has(*at));
-        open.map(|(_, s)| costs.map_or(0, |c| server_class(c, s))).min()
-    }
-
-    /// The servers of a class that are not used up.
-    fn members<'a>(
-        &'a self,
-        tier: &'a Tier,
-        costs: Option<&'a Costs>,
-        class: u32,
-    ) -> impl Iterator<Item = usize> + 'a {
-        tier.servers
-            .iter()
-            .enumerate()
-            .filter(move |(at, s)| !self.done.has(*at) && costs.is_none_or(|c| server_class(c, s) == class))
-            .map(|(at, _)| at)
+    /// The servers that are not used up.
+    fn members<'a>(&'a self, tier: &'a Tier) -> impl Iterator<Item = usize> + 'a {
+        (0..tier.servers.len()).filter(|at| !self.done.has(*at))
     }
 
     /// The next random bits: they depend on the seed, the tier and the number of draws in it.
@@ -317,14 +338,4 @@ impl Selection {
         self.draws = self.draws.wrapping_add(1);
         draw::mix(draw::mix(self.seed, self.tier as u64), u64::from(self.draws))
     }
-}
-
-/// The class of an address; those without a cost come last.
-fn class(costs: &Costs, addr: Option<&IpAddr>) -> u32 {
-    addr.and_then(|a| costs.class_of(a)).map_or(u32::MAX, u32::from)
-}
-
-/// The class of a server: that of its best address.
-fn server_class(costs: &Costs, server: &Server) -> u32 {
-    server.addrs.iter().map(|a| class(costs, Some(a))).min().unwrap_or(u32::MAX)
 }

@@ -30,6 +30,14 @@ impl Sources {
         self.table.entry(key(net.addr(), net.prefix_len())).or_insert(party);
     }
 
+    /// The prefix that makes an address somebody's.
+    pub fn prefix(&self, addr: IpAddr) -> Option<IpNet> {
+        let addr = addr.to_canonical();
+        let lengths = if addr.is_ipv4() { &self.v4 } else { &self.v6 };
+        let length = lengths.iter().copied().find(|length| self.table.contains_key(&key(addr, *length)))?;
+        Some(IpNet::new(addr, length).ok()?.trunc())
+    }
+
     /// Whose address this is. IPv4-mapped IPv6 addresses count as IPv4.
     pub fn find(&self, addr: IpAddr) -> Option<Party> {
         let addr = addr.to_canonical();
@@ -76,7 +84,10 @@ mod tests {
             ("::ffff:10.1.9.9", Some(Party::Peer(PeerId(1)))),
         ] {
             assert_eq!(s.find(addr.parse().unwrap()), want, "{addr}");
+            assert_eq!(s.prefix(addr.parse().unwrap()).is_some(), want.is_some(), "{addr}");
         }
+        let prefix = s.prefix("::ffff:10.1.9.9".parse().unwrap());
+        assert_eq!(prefix.map(|p| p.to_string()).as_deref(), Some("10.1.0.0/16"));
     }
 
     #[test]

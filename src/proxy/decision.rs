@@ -11,7 +11,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use crate::flow::{PeerId, Transport};
+use crate::flow::{PeerId, TlsIdentity, Transport};
 use crate::location::{Instance, Located, PickReason, Standing};
 use crate::peering::Party;
 
@@ -66,6 +66,8 @@ pub struct AttemptRecord {
     pub started: Instant,
     /// First response of any kind.
     pub first_response: Option<Instant>,
+    /// First response other than 100 (Trying): what ends the caller's silence.
+    pub rang: Option<Instant>,
     /// When its outcome was known.
     pub ended: Option<Instant>,
     /// `pending`, a status code's class word, or a failure's label.
@@ -85,7 +87,12 @@ pub struct LegRecord {
     pub asked: Option<Instant>,
     /// See above.
     pub answered: Option<Instant>,
+    /// How those instances stood then that were not simply up; the first [`MAX_STANDINGS`] of them.
+    pub standings: Vec<(Instance, Standing)>,
 }
+
+/// Instances looked at for [`LegRecord::standings`].
+pub const MAX_STANDINGS: usize = 64;
 
 /// The record of one request.
 #[derive(Clone, Debug)]
@@ -96,8 +103,12 @@ pub struct Record {
     pub method: Bytes,
     /// Request-URI as it came.
     pub uri: Bytes,
+    /// The From header field's value as it came.
+    pub caller: Bytes,
     /// Who sent it.
     pub from: Party,
+    /// What its certificate says, where it showed one.
+    pub identity: Option<Arc<TlsIdentity>>,
     /// From where.
     pub remote: SocketAddr,
     /// By which transport.
@@ -132,12 +143,14 @@ impl Record {
 pub struct Ring {
     records: VecDeque<Box<Record>>,
     cap: usize,
+    /// Records ever pushed: the number of the next one.
+    pushed: u64,
 }
 
 impl Ring {
     /// A ring of at most `cap` records.
     pub fn new(cap: usize) -> Self {
-        Self { records: VecDeque::new(), cap }
+        Self { records: VecDeque::new(), cap, pushed: 0 }
     }
 
     /// Changes the cap (reload); the oldest beyond it go.
@@ -157,11 +170,50 @@ impl Ring {
             self.records.pop_front();
         }
         self.records.push_back(record);
+        self.pushed += 1;
     }
 
     /// All with this Call-ID, oldest first.
     pub fn find<'a>(&'a self, call_id: &'a [u8]) -> impl Iterator<Item = &'a Record> {
         self.records.iter().map(AsRef::as_ref).filter(move |r| r.call_id == call_id)
+    }
+
+    /// Up to `most` records older than number `before`, newest first, for which `wanted` holds, out of the next
+    /// `look` ones; and the number to go on before, `None` at the end. A search goes page by page, so that nobody
+    /// waits for the whole of it.
+    pub fn page(
+        &self,
+        before: u64,
+        look: usize,
+        most: usize,
+        wanted: &dyn Fn(&Record) -> bool,
+    ) -> (Vec<Record>, Option<u64>) {
+        let oldest = self.pushed - self.records.len() as u64;
+        let end = before.min(self.pushed);
+        let mut found = Vec::new();
+        let mut at = end;
+        while at > oldest && end - at < look as u64 && found.len() < most {
+            at -= 1;
+            let record = usize::try_from(at - oldest).ok().and_then(|i| self.records.get(i));
+            if let Some(record) = record.filter(|r| wanted(r)) {
+                found.push(Record::clone(record));
+            }
+        }
+        (found, (at > oldest).then_some(at))
+    }
+
+    /// Shows up to `look` records from number `from` on, oldest first; gives the number to go on from. What has
+    /// been dropped meanwhile is passed over.
+    pub fn after(&self, from: u64, look: usize, see: &mut dyn FnMut(&Record)) -> u64 {
+        let oldest = self.pushed - self.records.len() as u64;
+        let start = from.clamp(oldest, self.pushed);
+        let skip = usize::try_from(start - oldest).unwrap_or(usize::MAX);
+        let mut next = start;
+        for record in self.records.iter().skip(skip).take(look) {
+            see(record);
+            next += 1;
+        }
+        next
     }
 
     /// Newest first.
@@ -177,5 +229,65 @@ impl Ring {
     /// True if there are none.
     pub fn is_empty(&self) -> bool {
         self.records.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(number: u16) -> Box<Record> {
+        Box::new(Record {
+            call_id: Bytes::from(number.to_string()),
+            method: Bytes::from_static(b"INVITE"),
+            uri: Bytes::new(),
+            caller: Bytes::new(),
+            from: Party::Core,
+            identity: None,
+            remote: SocketAddr::from(([127, 0, 0, 1], 5060)),
+            transport: Transport::Udp,
+            rule: Rule::PeerDomain,
+            started: Instant::now(),
+            legs: SmallVec::new(),
+            attempts: SmallVec::new(),
+            status: number,
+            reason: "",
+            ended: None,
+            cancelled: false,
+        })
+    }
+
+    #[test]
+    fn a_search_sees_every_record_once_page_by_page_whatever_comes_in_between() {
+        let mut ring = Ring::new(10);
+        (0..25).for_each(|n| ring.push(record(n)));
+        let (mut seen, mut before) = (Vec::new(), Some(u64::MAX));
+        while let Some(at) = before {
+            let (page, next) = ring.page(at, 3, 100, &|r| r.status % 2 == 1);
+            seen.extend(page.iter().map(|r| r.status));
+            before = next;
+            ring.push(record(99));
+        }
+        // 15 to 24 were there; what the new ones push out on the way is no longer found.
+        assert_eq!(seen, [23, 21, 19, 17]);
+        let (page, next) = ring.page(u64::MAX, 100, 2, &|_| true);
+        assert_eq!((page.len(), next.is_some()), (2, true), "no more than asked for");
+        assert_eq!(Ring::new(0).page(u64::MAX, 3, 3, &|_| true).1, None);
+    }
+
+    #[test]
+    fn what_is_new_is_seen_once_and_in_order_whatever_has_been_dropped() {
+        let mut ring = Ring::new(10);
+        (0..5).for_each(|n| ring.push(record(n)));
+        let mut seen = Vec::new();
+        let next = ring.after(0, 3, &mut |r| seen.push(r.status));
+        let next = ring.after(next, 100, &mut |r| seen.push(r.status));
+        assert_eq!((seen.as_slice(), next), ([0, 1, 2, 3, 4].as_slice(), 5));
+        (5..30).for_each(|n| ring.push(record(n)));
+        seen.clear();
+        let next = ring.after(next, 100, &mut |r| seen.push(r.status));
+        assert_eq!(seen, (20..30).collect::<Vec<_>>(), "5 to 19 are gone");
+        assert_eq!(ring.after(next, 100, &mut |_| panic!("nothing is new")), 30);
+        assert_eq!(ring.after(u64::MAX, 1, &mut |_| panic!("nor beyond the end")), 30);
     }
 }

@@ -37,6 +37,8 @@ pub struct Forward<'a> {
     pub peer_tag: u32,
     /// Whom both sides have proved to be, for the token.
     pub names: dialog::Names<'a>,
+    /// Requests may come back on the connection that this goes by (RFC 5923 §4).
+    pub alias: bool,
     /// Header names to be removed, in lower case.
     pub strip: &'a [String],
 }
@@ -83,6 +85,7 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     }
     out.put(&f.out.via_prefix);
     out.put(f.branch.as_bytes());
+    out.put(alias(f));
     out.put(b"\r\n");
     for (range, change) in rows {
         match change {
@@ -92,6 +95,11 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
         }
     }
     Some(out.finish())
+}
+
+/// The parameter that offers the connection (RFC 5923 §4).
+const fn alias(f: &Forward<'_>) -> &'static [u8] {
+    if f.alias { b";alias" } else { b"" }
 }
 
 /// What becomes of a row.
@@ -112,7 +120,7 @@ fn by_splices(msg: &Message<'_>, f: &Forward<'_>) -> Vec<u8> {
     if records_route(msg.method()) {
         record_route(msg, f, |parts| edit.insert_parts(top, parts));
     }
-    edit.insert_parts(top, &[&f.out.via_prefix, f.branch.as_bytes(), b"\r\n"]);
+    edit.insert_parts(top, &[&f.out.via_prefix, f.branch.as_bytes(), alias(f), b"\r\n"]);
     if let Some(via) = msg.top_via() {
         stamp_via(&mut edit, &via, f.source, false, true);
     }
@@ -246,6 +254,7 @@ mod tests {
                             secret: &[7; 16],
                             peer_tag: 1,
                             names: dialog::Names::default(),
+                            alias: method == "INVITE",
                             strip: &[],
                         };
                         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -286,6 +295,7 @@ mod tests {
                 secret: &[7; 16],
                 peer_tag: 1,
                 names: dialog::Names::default(),
+                alias: false,
                 strip,
             };
             assert!(in_order(&Message::new(&bytes, &index), &forward).is_none());

@@ -23,5 +23,5 @@ pub use policy::{Listener, PeerEntry, Policy};
 pub use reply::ReplyPath;
 pub use response::{Verdict, upstream, verdict};
 pub use route::{Decision, decide, dialog_peer, is_own, port_of, realm_of};
-pub use tls::{dialog_names, expectation};
+pub use tls::{dialog_names, expectation, takes_back};
 pub use validate::{Reject, validate};

@@ -39,6 +39,16 @@ pub fn expectation(policy: &Policy, party: Party, host: &Host, remembered: Optio
     }
 }
 
+/// Whether requests are served that come back on a connection made to a server of `party`: whichever of the
+/// accepted names it proves, it is that party then. Only in that case may our Via offer it (RFC 5923 §4).
+pub fn takes_back(policy: &Policy, party: Party, wanted: &TlsExpectation) -> bool {
+    let is_known = |name: &String| match policy.tls_names.get(name.as_str()) {
+        Some(known) => *known == party,
+        None => party == Party::Federation && policy.config.federation_open,
+    };
+    !wanted.accepted.is_empty() && wanted.accepted.iter().all(is_known)
+}
+
 /// What the token of a dialog is to say of the two sides: what it said before, else what is known now.
 ///
 /// `sender`: the verified identity of who sent the request; `far`: what is expected of the next hop.

@@ -55,7 +55,7 @@ impl<E: Element> Worker<E> {
         }
         let listener = self.node.listen.get(usize::from(hop.listener.0)).ok_or(SendFailure::Local)?;
         let local = listener.bind.ip();
-        if let Some(conn) = self.node.pool.find(hop, local, now) {
+        if let Some(conn) = self.node.pool.find(hop, listener.bind, now) {
             return Ok(conn);
         }
         match (hop.transport, &hop.tls) {
@@ -149,7 +149,19 @@ impl<E: Element> Worker<E> {
                 let peer = name(&self.node.peers, wanted.peer);
                 tracing::warn!(%peer, %remote, asked_for = %wanted.server_name, cause, left_out, "TLS handshake failed: {words}");
             }
-            None => tracing::warn!(%remote, cause, left_out, "TLS handshake failed: {words}"),
+            None => {
+                let peer = self.holder_of(remote.ip());
+                tracing::warn!(%peer, %remote, cause, left_out, "TLS handshake failed: {words}");
+            }
+        }
+    }
+
+    /// Whose an address is by the `sources`, for who has not proved anything.
+    fn holder_of(&self, addr: IpAddr) -> Arc<str> {
+        let policy = self.node.policy.load();
+        match policy.as_ref().and_then(|policy| policy.sources.find(addr)) {
+            Some(party) => name(&self.node.peers, party.peer()),
+            None => Arc::from("unknown"),
         }
     }
 

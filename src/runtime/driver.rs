@@ -20,6 +20,7 @@ use tokio::sync::{Notify, watch};
 use crate::config::Listen;
 use crate::flow::{ConnId, Origin, SendFailure, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation};
+use crate::proxy::Policy;
 use crate::shard::io::{Event, Input, Output, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
 
@@ -75,6 +76,8 @@ pub(super) struct Node<E> {
     pub(super) epoch: Instant,
     /// What the log calls the peers.
     pub(super) peers: PeerNames,
+    /// Whose an address is, for the log.
+    pub(super) policy: ArcSwapOption<Policy>,
 }
 
 /// One shard, and the worker's appointment with it.
@@ -187,6 +190,10 @@ pub(super) struct Worker<E> {
     /// Of the handshakes on this worker.
     pub(super) turns: Turns,
     pace: RefCell<Pace>,
+    /// Messages of reads that have emptied their connections since the last turn of [`Worker::rest`].
+    read: Cell<usize>,
+    /// Tells that task of them.
+    emptied: Notify,
     /// Over how many workers datagrams are spread; worker 0 decides.
     spread: RefCell<Option<Spread>>,
 }
@@ -217,6 +224,8 @@ impl<E: Element> Worker<E> {
             log: RefCell::default(),
             turns: Turns::default(),
             pace: RefCell::default(),
+            read: Cell::default(),
+            emptied: Notify::new(),
             spread: RefCell::new(spread),
         })
     }
@@ -461,7 +470,7 @@ impl<E: Element> Worker<E> {
         // The thread itself: were only the task to wait, the event loop would still be woken by
         // every datagram. The worker's other tasks wait this moment with it.
         std::thread::sleep(rest);
-        pace.rested(Instant::now());
+        pace.rested(now, Instant::now());
         true
     }
 
@@ -479,6 +488,26 @@ impl<E: Element> Worker<E> {
                 socket.spread_over(members);
             }
             self.counters().udp_workers.store(members as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// A connection has been emptied of so many messages.
+    pub(super) fn emptied(&self, messages: usize) {
+        if messages > 0 {
+            self.read.set(self.read.get().saturating_add(messages));
+            self.emptied.notify_one();
+        }
+    }
+
+    /// Under a steady load rests between the reads of connections, so that the next messages come, and leave, several
+    /// at a time. A task of its own, so its turn comes after those of all connections that had something to read
+    /// or to write, and once for all of them.
+    pub(super) async fn rest(self: Rc<Self>) {
+        loop {
+            self.emptied.notified().await;
+            // What has been forwarded is written first.
+            tokio::task::yield_now().await;
+            self.pause(self.read.take(), Instant::now());
         }
     }
 

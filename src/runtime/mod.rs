@@ -8,12 +8,17 @@
 //! registry ([`pool`]). A worker without streams waits for its sockets on its own ([`alone`]). [`node`] puts it all together; [`probe`] sends OPTIONS to peers that want it.
 
 mod alone;
+pub mod alto;
+mod carrier;
+pub mod costs;
 mod counters;
 mod dial;
 pub mod dns;
 mod driver;
 mod element;
 mod events;
+mod fixed;
+pub mod glance;
 mod glue;
 mod listen;
 pub mod log;
@@ -21,6 +26,7 @@ pub mod node;
 mod pace;
 mod pool;
 mod probe;
+mod records;
 pub mod secret;
 mod stream;
 mod sys;
@@ -43,6 +49,7 @@ use tokio::task::LocalSet;
 
 use crate::config::{Config, Listen};
 use crate::flow::{ListenerId, Transport};
+use crate::proxy::Policy;
 use crate::shard::io::{Input, Update};
 use crate::wire::Limits;
 
@@ -163,6 +170,7 @@ fn start_spread<E: Element>(
         secret,
         epoch: Instant::now(),
         peers: Default::default(),
+        policy: ArcSwapOption::empty(),
     });
     Counters::add(&node.counters.udp_workers, udp_workers);
     let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
@@ -227,9 +235,10 @@ impl<E: Element> Handle<E> {
         self.node.slots.get(shard).map(|slot| f(&mut *slot.lock()))
     }
 
-    /// What the log calls the peers, by their numbers.
-    pub fn name_peers(&self, names: Vec<Arc<str>>) {
+    /// What the log calls the peers, by their numbers and by their addresses.
+    pub fn name_peers(&self, names: Vec<Arc<str>>, policy: Arc<Policy>) {
         self.node.peers.store(Arc::new(names));
+        self.node.policy.store(Some(policy));
     }
 
     /// Certificates and authorities in force; `None` without `[tls]`.
@@ -345,6 +354,7 @@ fn begin<E: Element>(
         listeners.push(socket.as_raw_fd());
         accepting.push(tokio::task::spawn_local(Rc::clone(&worker).accept(listener, socket)));
     }
+    tokio::task::spawn_local(Rc::clone(&worker).rest());
     tokio::task::spawn_local(Rc::clone(&worker).keep_timers());
     let bell = &worker.node.slots[worker.index].bell;
     let watch = Watch::new(bell, sockets_udp, &listeners, room, errors)?;

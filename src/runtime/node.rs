@@ -14,16 +14,17 @@ use rand::rngs::SysRng;
 
 use crate::config::{self, Config, ConfigError, Listen, Realm, Warning};
 use crate::flow::PeerId;
-use crate::location::{Instance, Standing};
+use crate::location::{Instance, RankPolicy, Standing};
 use crate::peering::Ledger;
 use crate::proxy::Policy;
-use crate::proxy::decision::Record;
 use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
+use super::costs::Down;
 use super::dns::{EnabledByRealm, Resolver};
+use super::fixed::keep_fixed;
 use super::tls::{Certificate, FileError, Tls};
-use super::{Counters, Handle, StartError, probe, secret, start, workers};
+use super::{Counters, Handle, StartError, alto, probe, secret, start, workers};
 
 /// Most instances listed.
 const MAX_LISTED: usize = 4096;
@@ -113,6 +114,7 @@ pub struct Node {
     probed: ArcSwap<Vec<(PeerId, Instance)>>,
     /// Tells the prober of a new policy.
     policy_changed: Arc<tokio::sync::Notify>,
+    alto: Arc<alto::Alto>,
 }
 
 impl Node {
@@ -134,6 +136,7 @@ impl Node {
         let ledger = Arc::new(Ledger::new(Instant::now()));
         let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), dialog_secret, None));
         let resolver = Resolver::new(&config.dns, enabled(&policy), config.limits.dns_entries, tokio.clone());
+        resolver.ranker().configure(RankPolicy::of(&config));
         let [secret] = random_words::<1>()?;
         let shards = shards(&policy, secret)?;
         let handle = start(&config, shards, Arc::new(resolver.clone()), secret)?;
@@ -152,6 +155,7 @@ impl Node {
             reloading: Mutex::default(),
             probed: ArcSwap::default(),
             policy_changed: Arc::default(),
+            alto: Arc::default(),
         });
         if node.handle.listeners() != config.listen {
             // Port 0 has become a real one, which belongs into Via and Record-Route.
@@ -160,8 +164,13 @@ impl Node {
         } else {
             node.name_peers(&policy);
         }
+        let weak = Arc::downgrade(&node);
+        node.resolver
+            .ranker()
+            .ask_health(Box::new(move |now| weak.upgrade().map(|node| node.down(now)).unwrap_or_default()));
         tokio.spawn(probe::run(Arc::downgrade(&node), Arc::clone(&node.policy_changed), random()?));
         tokio.spawn(watch_certificates(Arc::downgrade(&node)));
+        tokio.spawn(alto::run(Arc::downgrade(&node), Arc::clone(&node.alto), random()?));
         Ok(node)
     }
 
@@ -178,6 +187,11 @@ impl Node {
     /// The resolver.
     pub fn resolver(&self) -> &Resolver {
         &self.resolver
+    }
+
+    /// The ALTO client.
+    pub fn alto(&self) -> &alto::Alto {
+        &self.alto
     }
 
     /// Calls and rates of the peers.
@@ -326,8 +340,10 @@ impl Node {
         self.name_peers(&policy);
         self.resolver.set_enabled(enabled(&policy));
         self.resolver.reconfigure(&config.dns);
+        self.resolver.ranker().configure(RankPolicy::of(&config));
         self.handle.update(&Update::Policy(policy));
         self.policy_changed.notify_one();
+        self.alto.wake();
         restart_needed
     }
 
@@ -350,12 +366,12 @@ impl Node {
         }
     }
 
-    fn name_peers(&self, policy: &Policy) {
+    fn name_peers(&self, policy: &Arc<Policy>) {
         let names = (0..policy.peers.len()).map(|at| {
             let peer = u16::try_from(at).ok().map(PeerId);
             Arc::from(policy.peer_name(peer))
         });
-        self.handle.name_peers(names.collect());
+        self.handle.name_peers(names.collect(), Arc::clone(policy));
     }
 
     /// The counters of all shards.
@@ -418,6 +434,12 @@ impl Node {
         worst
     }
 
+    /// The instances that are down.
+    fn down(&self, now: Instant) -> Down {
+        let down = |s: &Standing| matches!(s, Standing::Down { .. } | Standing::ProbedDown);
+        self.health(now).into_iter().filter(|(_, s)| down(s)).map(|(i, _)| i).collect()
+    }
+
     /// The instances that were located for calls within the last hour, or are probed; by peer, then instance.
     pub fn instances(&self, now: Instant) -> Vec<Listed> {
         let health = self.health(now);
@@ -443,21 +465,6 @@ impl Node {
             .collect()
     }
 
-    /// The decision records of a Call-ID, oldest first.
-    pub fn records(&self, call_id: &[u8]) -> Vec<Record> {
-        let mut all: Vec<Record> = self.each(|shard| shard.records(call_id)).into_iter().flatten().collect();
-        all.sort_by_key(|r| r.started);
-        all
-    }
-
-    /// The newest finished records, newest first.
-    pub fn recent(&self, most: usize) -> Vec<Record> {
-        let mut all: Vec<Record> = self.each(|shard| shard.recent(most)).into_iter().flatten().collect();
-        all.sort_by_key(|r| std::cmp::Reverse(r.started));
-        all.truncate(most);
-        all
-    }
-
     /// Gives news to one shard, or to all of them.
     pub(super) fn update(&self, shard: Option<usize>, update: Update) {
         match shard {
@@ -472,7 +479,12 @@ impl Node {
     }
 
     /// Asks every shard in turn.
-    fn each<R>(&self, ask: impl Fn(&mut Shard) -> R) -> Vec<R> {
+    /// Looks at one shard, under its lock. `None`: there is no such shard.
+    pub(super) fn with_shard<R>(&self, at: usize, ask: impl FnOnce(&mut Shard) -> R) -> Option<R> {
+        self.handle.with_shard(at, ask)
+    }
+
+    pub(super) fn each<R>(&self, ask: impl Fn(&mut Shard) -> R) -> Vec<R> {
         (0..self.handle.shards()).filter_map(|at| self.handle.with_shard(at, &ask)).collect()
     }
 }
@@ -503,52 +515,6 @@ pub fn enabled(policy: &Policy) -> EnabledByRealm {
         core: policy.enabled(Realm::Core).clone(),
         both: policy.enabled(Realm::Both).clone(),
     }
-}
-
-/// Keeps what is fixed from the start on, and says which of it was to change.
-fn keep_fixed(config: &mut Config, before: &Config, bound: &[Listen]) -> Vec<&'static str> {
-    let mut changed = Vec::new();
-    let same = |l: &Listen, b: &Listen| {
-        let port = l.bind.port() == b.bind.port() || l.bind.port() == 0;
-        Listen { bind: b.bind, ..l.clone() } == *b && port && l.bind.ip() == b.bind.ip()
-    };
-    if config.listen.len() != bound.len() || !config.listen.iter().zip(bound).all(|(l, b)| same(l, b)) {
-        changed.push("[[listen]]");
-    }
-    config.listen = bound.to_vec();
-    let (sip, old) = (&mut config.sip, &before.sip);
-    let mut fixed = |name, differs: bool| {
-        if differs {
-            changed.push(name);
-        }
-    };
-    fixed("sip.idle_timeout", sip.idle_timeout != old.idle_timeout);
-    fixed("sip.message_timeout", sip.message_timeout != old.message_timeout);
-    fixed("sip.connect_timeout", sip.connect_timeout != old.connect_timeout);
-    fixed("sip.max_message", sip.max_message != old.max_message);
-    fixed("sip.max_headers", sip.max_headers != old.max_headers);
-    fixed("sip.max_header", sip.max_header != old.max_header);
-    fixed("sip.dialog_secret_file", sip.dialog_secret_file != old.dialog_secret_file);
-    fixed("runtime.workers", config.runtime.workers != before.runtime.workers);
-    fixed("limits.connections", config.limits.connections != before.limits.connections);
-    fixed("limits.write_queue", config.limits.write_queue != before.limits.write_queue);
-    fixed("limits.dns_entries", config.limits.dns_entries != before.limits.dns_entries);
-    fixed("[log]", config.log != before.log);
-    fixed("admin.bind", config.admin != before.admin);
-    sip.idle_timeout = old.idle_timeout;
-    sip.message_timeout = old.message_timeout;
-    sip.connect_timeout = old.connect_timeout;
-    sip.max_message = old.max_message;
-    sip.max_headers = old.max_headers;
-    sip.max_header = old.max_header;
-    sip.dialog_secret_file.clone_from(&old.dialog_secret_file);
-    config.runtime.workers = before.runtime.workers;
-    config.limits.connections = before.limits.connections;
-    config.limits.write_queue = before.limits.write_queue;
-    config.limits.dns_entries = before.limits.dns_entries;
-    config.log.clone_from(&before.log);
-    config.admin = before.admin;
-    changed
 }
 
 /// One shard per worker; all secrets are drawn anew at every start.

@@ -83,6 +83,8 @@ const GATHERED: u32 = 8;
 const LONGEST: Duration = Duration::from_millis(1);
 /// Rests shorter than this are not worth the system call.
 const SHORTEST: Duration = Duration::from_micros(50);
+/// After a rest that took twice as long as the longest there is none for this long.
+const LATE: Duration = Duration::from_millis(500);
 
 /// Decides when a worker rests, and for how long: the busier it is, the shorter. At half of what a core can
 /// carry, a rest is a tenth or two of a millisecond.
@@ -93,6 +95,8 @@ pub(super) struct Pace {
     /// How long a rest is under the present load; `None`: too little is going on.
     rest: Option<Duration>,
     rested: Option<Instant>,
+    /// Rests have taken too long: none before then.
+    not_before: Option<Instant>,
 }
 
 impl Pace {
@@ -116,12 +120,17 @@ impl Pace {
         let rest = self.rest.filter(|_| n > 0 && n < PLENTY)?;
         // With several sockets one rest serves them all.
         let lately = self.rested.is_some_and(|t| now.saturating_duration_since(t) < rest / 2);
-        (!lately).then_some(rest)
+        let late = self.not_before.is_some_and(|t| now < t);
+        (!lately && !late).then_some(rest)
     }
 
-    /// A rest has ended.
-    pub(super) fn rested(&mut self, now: Instant) {
+    /// A rest that was begun then has ended. Where others want the core too, whoever lets go of it gets it back late,
+    /// and all that came in meanwhile has waited.
+    pub(super) fn rested(&mut self, begun: Instant, now: Instant) {
         self.rested = Some(now);
+        if now.saturating_duration_since(begun) > 2 * LONGEST {
+            self.not_before = Some(now + LATE);
+        }
     }
 }
 
@@ -183,8 +192,21 @@ mod tests {
         assert_eq!(pace.rest_after(now, 5), Some(LONGEST), "five a millisecond");
         assert_eq!(pace.rest_after(now, 30), None, "a full turn");
         assert_eq!(pace.rest_after(now, 0), None, "an empty one");
-        pace.rested(now);
+        pace.rested(now, now);
         assert_eq!(pace.rest_after(now, 5), None, "another socket's rest a moment ago");
+        // One that took long shows that others want the core: none for a while.
+        pace.rested(now, now + 5 * MS);
+        let mut rest_in = |until: Duration| {
+            let end = now + until;
+            let mut rests = false;
+            while now < end {
+                now += MS;
+                rests |= pace.rest_after(now, 5).is_some();
+            }
+            rests
+        };
+        assert!(!rest_in(LATE));
+        assert!(rest_in(20 * MS));
     }
 
     #[test]

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -62,6 +62,9 @@ pub(super) struct Conn {
     born: Instant,
     /// The connection (and its handshake) is there.
     open: AtomicBool,
+    /// The port that the other end listens on, once it has offered this connection, which it opened, for requests
+    /// to there (RFC 5923 §5).
+    alias: OnceLock<u16>,
     /// Requests of ours went over it: its end is of interest.
     carried_requests: AtomicBool,
     /// To be closed once its queue is empty.
@@ -218,6 +221,9 @@ const SHARE: usize = 4;
 /// But never less than this.
 const LEAST_SHARE: usize = 64;
 
+/// Connections to one place that are looked through for one that the other end has opened, or that we have.
+const LOOKED_AT: usize = 16;
+
 /// All stream connections of the node.
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -268,6 +274,7 @@ impl Pool {
             identity: Mutex::default(),
             born: now,
             open: AtomicBool::new(false),
+            alias: OnceLock::new(),
             carried_requests: AtomicBool::new(false),
             ending: AtomicBool::new(false),
             queue: Mutex::default(),
@@ -284,23 +291,58 @@ impl Pool {
         locked(&self.tables).by_id.get(&id).cloned()
     }
 
-    /// The newest connection that a send to `hop` from `local` may use. One that the other end
-    /// opened is used only if its remote address is the hop's, port included (RFC 5923 needs more
-    /// for less).
-    pub(super) fn find(&self, hop: &Hop, local: IpAddr, now: Instant) -> Option<Arc<Conn>> {
+    /// The connection that a send to `hop` from our listener at `bind` may use: the newest, one that is open before one
+    /// that is still being made. One that the other end opened is used if its remote address is the hop's, port
+    /// included, or if it was offered for that port ([`Self::offered`]).
+    ///
+    /// Two that were opened at the same time, one by either end, would both be used for ever. Both ends can tell which
+    /// of the two listens on the lower address: new requests go by the connection that this one has opened, and the
+    /// other connection ends when it has been idle for long enough.
+    pub(super) fn find(&self, hop: &Hop, bind: SocketAddr, now: Instant) -> Option<Arc<Conn>> {
         let tables = locked(&self.tables);
-        let conns = tables.by_route.get(&(hop.transport, hop.remote, local))?;
-        conns.iter().rev().find(|c| c.serves(hop, now)).cloned()
+        let conns = tables.by_route.get(&(hop.transport, hop.remote, bind.ip()))?;
+        let mut serving = conns.iter().rev().filter(|c| c.serves(hop, now));
+        let first = serving.next()?;
+        let Some(other) = serving.take(LOOKED_AT).find(|c| c.direction != first.direction) else {
+            return Some(Arc::clone(first));
+        };
+        let preferred = if bind < hop.remote { Direction::Out } else { Direction::In };
+        let is_better =
+            (other.is_open(), other.direction == preferred) > (first.is_open(), first.direction == preferred);
+        Some(Arc::clone(if is_better { other } else { first }))
+    }
+
+    /// The other end offers a connection that it has opened for requests to the port that it listens on
+    /// (RFC 5923 §5): it is found for that port of its address too. Whom that serves its certificate decides, as for
+    /// a connection that we open: without one, over TCP above all, the offer counts for nothing, since anybody
+    /// could take over the requests of whoever listens there. The first offer counts. True: it does.
+    pub(super) fn offered(&self, conn: &Arc<Conn>, port: u16) -> bool {
+        let acceptable = conn.transport == Transport::Tls
+            && conn.direction == Direction::In
+            && locked(&conn.identity).is_some()
+            && port != 0;
+        let mut tables = locked(&self.tables);
+        let usable =
+            tables.by_route.get(&route_of(conn)).is_some_and(|all| all.iter().any(|c| c.id == conn.id));
+        if !acceptable || !usable || conn.alias.set(port).is_err() {
+            return false;
+        }
+        if port != conn.remote.port() {
+            tables.by_route.entry(alias_of(conn, port)).or_default().push(Arc::clone(conn));
+        }
+        true
     }
 
     /// No new requests on this connection; answers still find it.
     pub(super) fn retire(&self, conn: &Conn) {
-        let route = route_of(conn);
         let mut tables = locked(&self.tables);
-        if let Some(conns) = tables.by_route.get_mut(&route) {
-            conns.retain(|c| c.id != conn.id);
-            if conns.is_empty() {
-                tables.by_route.remove(&route);
+        let alias = conn.alias.get().map(|port| alias_of(conn, *port));
+        for route in [Some(route_of(conn)), alias].into_iter().flatten() {
+            if let Some(conns) = tables.by_route.get_mut(&route) {
+                conns.retain(|c| c.id != conn.id);
+                if conns.is_empty() {
+                    tables.by_route.remove(&route);
+                }
             }
         }
     }
@@ -337,4 +379,8 @@ impl Pool {
 
 fn route_of(conn: &Conn) -> Route {
     (conn.transport, conn.remote, conn.local)
+}
+
+fn alias_of(conn: &Conn, port: u16) -> Route {
+    (conn.transport, SocketAddr::new(conn.remote.ip(), port), conn.local)
 }

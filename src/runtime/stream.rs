@@ -5,7 +5,6 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
-use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,22 +13,20 @@ use std::time::{Duration, Instant};
 
 use bytes::{Bytes, BytesMut};
 use smallvec::SmallVec;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
-use tokio_rustls::TlsStream;
+use tokio::io::ReadBuf;
 
 use crate::flow::{Origin, SendFailure, Transport};
 use crate::shard::io::SendToken;
+use crate::shard::top_via;
 use crate::wire::{Event, StreamFramer};
 
 use super::alone::last_idle;
-use super::counters::{Counters, DropReason};
+use super::carrier::Stream;
+use super::counters::{Counters, Direction, DropReason};
 use super::driver::{Arrived, READ_BUFFER, Worker};
 use super::element::Element;
 use super::pool::{Conn, Item};
-use super::sys::{self, BATCH};
-use super::tls::Failure;
-use super::tls::words::{Cause, explain};
+use super::sys::BATCH;
 
 /// Messages written by one system call at most.
 const WRITE_BATCH: usize = 32;
@@ -43,63 +40,10 @@ const LINGER: Duration = Duration::from_secs(1);
 const CONFIRM: Duration = Duration::from_millis(5);
 /// Responses remembered after they were written.
 const REMEMBERED: usize = 16;
+/// So many requests of a connection are looked at for an offer to use it the other way.
+const OFFERS: u8 = 16;
 /// What answers a ping (RFC 5626 §4.4.1).
 const PONG: &[u8] = b"\r\n";
-
-/// A stream socket, bare or under TLS.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + 'static {
-    /// What a failure to read means, where that says something about the handshake: with TLS 1.3 the other end
-    /// may refuse our certificate after we think that it is done.
-    fn refusal(&self, _error: &io::Error) -> Option<Failure> {
-        None
-    }
-
-    /// Octets that the other end's system has not acknowledged, and whether the connection has failed.
-    fn fate(&self) -> (usize, bool);
-
-    /// Makes closing it throw away what is still to be sent: a reader that is too slow would
-    /// otherwise keep the kernel's buffers for many minutes.
-    fn abort(&self);
-
-    /// Octets received and not read yet, where that can be told.
-    fn queued(&self) -> usize {
-        0
-    }
-}
-
-impl Stream for TcpStream {
-    fn abort(&self) {
-        let _ = self.set_zero_linger();
-    }
-
-    fn queued(&self) -> usize {
-        sys::queued(self.as_fd())
-    }
-
-    fn fate(&self) -> (usize, bool) {
-        let failed = self.take_error().map_or(true, |e| e.is_some());
-        (sys::unacknowledged(self.as_fd()), failed)
-    }
-}
-
-impl Stream for TlsStream<TcpStream> {
-    fn refusal(&self, error: &io::Error) -> Option<Failure> {
-        let (cause, words) = explain(error);
-        (cause == Cause::Alert).then_some(Failure { cause, words })
-    }
-
-    fn abort(&self) {
-        self.get_ref().0.abort();
-    }
-
-    fn queued(&self) -> usize {
-        self.get_ref().0.queued()
-    }
-
-    fn fate(&self) -> (usize, bool) {
-        self.get_ref().0.fate()
-    }
-}
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,6 +100,8 @@ struct Connection<E: Element, S> {
     sent: VecDeque<(SendToken, usize)>,
     /// Something written may still be held back.
     unflushed: bool,
+    /// Written since the other end closed its side: when to look what became of it.
+    look: Option<Instant>,
     last_traffic: Instant,
     /// Reads have filled the buffer since then, and so many octets have been read.
     backlog: Option<(Instant, usize)>,
@@ -163,6 +109,8 @@ struct Connection<E: Element, S> {
     emptied: Instant,
     /// Since when a message has been incomplete.
     began: Option<Instant>,
+    /// Requests that are still looked at for an offer of this connection (RFC 5923).
+    offers: u8,
 }
 
 /// Serves a connection until it ends.
@@ -173,6 +121,7 @@ where
 {
     conn.opened();
     let framer = StreamFramer::new(worker.node.settings.limits);
+    let authenticated = origin.identity.is_some() && conn.direction == Direction::In;
     let connection = Connection {
         worker,
         conn,
@@ -186,10 +135,12 @@ where
         owed: 0,
         sent: VecDeque::new(),
         unflushed: false,
+        look: None,
         last_traffic: Instant::now(),
         backlog: None,
         emptied: Instant::now(),
         began: None,
+        offers: if authenticated { OFFERS } else { 0 },
     };
     connection.run().await;
 }
@@ -258,9 +209,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 let idle = self.last_traffic + settings.idle_timeout;
                 self.began.map_or(idle, |t| idle.min(t + settings.message_timeout))
             }
-            Phase::HalfClosed { until } | Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => {
-                until
-            }
+            Phase::HalfClosed { until } => self.look.map_or(until, |look| look.min(until)),
+            Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => until,
             Phase::Confirming { look, .. } => look,
         }
     }
@@ -275,9 +225,16 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 self.wind_up(if late { End::MessageTimeout } else { End::Idle });
                 None
             }
-            Phase::HalfClosed { .. } => {
-                self.wind_up(End::Closed);
-                None
+            Phase::HalfClosed { until } => {
+                let now = Instant::now();
+                if now >= until {
+                    self.wind_up(End::Closed);
+                    return None;
+                }
+                // Its next response may be long in coming; that this one is lost must not wait for it.
+                let (unacknowledged, failed) = self.stream.fate();
+                self.look = (unacknowledged > 0).then(|| now + CONFIRM);
+                failed.then_some(End::Failed)
             }
             Phase::Confirming { until, .. } => self.confirm(until),
             Phase::Flushing { why, .. } | Phase::Lingering { why, .. } => Some(why),
@@ -382,6 +339,9 @@ impl<E: Element, S: Stream> Connection<E, S> {
     fn account(&mut self, n: usize) {
         self.conn.written(n);
         self.last_traffic = Instant::now();
+        if matches!(self.phase, Phase::HalfClosed { .. }) {
+            self.look = Some(self.last_traffic + CONFIRM);
+        }
         let mut done = 0;
         self.written = self.written.saturating_add(n);
         while let Some(item) = self.taken.front() {
@@ -406,12 +366,16 @@ impl<E: Element, S: Stream> Connection<E, S> {
 
     /// Reads what is there.
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        let mut messages = 0;
         for _ in 0..READS_PER_TURN {
             let worker = Rc::clone(&self.worker);
             let mut room = worker.read_buffer.borrow_mut();
             let mut buffer = ReadBuf::new(&mut room);
             match Pin::new(&mut self.stream).poll_read(cx, &mut buffer) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    worker.emptied(messages);
+                    return Poll::Pending;
+                }
                 Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::Interrupted => continue,
                 // Closed without a word of TLS. Messages have lengths, so nothing can have been cut off unseen.
                 Poll::Ready(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
@@ -436,7 +400,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
             self.unread.extend_from_slice(octets);
             drop(room);
             let began = self.began;
-            self.hand_over(read, full);
+            messages += self.hand_over(read, full);
             // A new deadline or phase is for the loop around this to heed.
             if !matches!(self.phase, Phase::Open) || (self.began.is_some() && self.began != began) {
                 return Poll::Ready(None);
@@ -477,8 +441,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
         now.saturating_duration_since(*since).mul_f64(share)
     }
 
-    /// Cuts what has been read and gives it to the shards.
-    fn hand_over(&mut self, read: usize, full: bool) {
+    /// Cuts what has been read and gives it to the shards; the number of messages.
+    fn hand_over(&mut self, read: usize, full: bool) -> usize {
         let now = Instant::now();
         self.last_traffic = now;
         let waited = self.waited(now, read, full);
@@ -491,6 +455,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
                         self.owed = self.owed.saturating_add(1);
                     }
                     self.began = None;
+                    self.look_for_offer(&bytes);
                     messages.push(bytes);
                     broken = last;
                 }
@@ -516,6 +481,21 @@ impl<E: Element, S: Stream> Connection<E, S> {
         if broken {
             // The answer to what can still be answered is queued by now.
             self.wind_up(End::Framing);
+        }
+        messages.len()
+    }
+
+    /// A sender that has proved who it is may offer its connection for requests the other way (RFC 5923 §5).
+    fn look_for_offer(&mut self, message: &[u8]) {
+        if self.offers == 0 || message.starts_with(b"SIP/2.0 ") {
+            return;
+        }
+        self.offers -= 1;
+        let Some(via) = top_via(message).filter(|via| via.param(b"alias").is_some()) else { return };
+        self.offers = 0;
+        let port = via.port.unwrap_or(Transport::Tls.default_port());
+        if self.worker.node.pool.offered(&self.conn, port) {
+            tracing::debug!(conn = self.conn.id.0, remote = %self.conn.remote, port, "requests may go back on this connection");
         }
     }
 

@@ -8,7 +8,8 @@ use crate::location::{Instance, Observation, Selection, Standing};
 use crate::peering::Party;
 use crate::proxy::decision::Rule;
 use crate::proxy::{
-    Decision, Forward, Kind, Plan, ReplyPath, decide, dialog_names, dialog_peer, forward, validate,
+    Decision, Forward, Kind, Plan, ReplyPath, decide, dialog_names, dialog_peer, forward, takes_back,
+    validate,
 };
 use crate::transaction::Branch;
 use crate::wire::{Index, Message, ViaRef};
@@ -79,7 +80,7 @@ impl Core {
         let seed = self.seed(msg.call_id());
         let mut selection = Selection::new(located, seed, policy.config.dns.srv_selection);
         let own = |instance: &Instance| super::candidates::own_listener(&policy, instance);
-        let Some(candidate) = selection.next(now, &mut self.health, None, &own) else { return false };
+        let Some(candidate) = selection.next(now, &mut self.health, &own) else { return false };
         let Some(hop) = self.hop_for(plan, leg, selection.located(), &candidate) else { return false };
         let (Some(out), Some(inn)) = (policy.listener(hop.listener), policy.listener(origin.listener)) else {
             return false;
@@ -102,6 +103,7 @@ impl Core {
                 secret: &policy.dialog_secret,
                 peer_tag: dialog_peer(&policy, party, leg.party),
                 names: dialog_names(&policy, party, identity, leg, hop.tls.as_ref()),
+                alias: hop.tls.as_ref().is_some_and(|tls| takes_back(&policy, leg.party, tls)),
                 strip: policy.stripped_from(party),
             },
         );

@@ -10,7 +10,7 @@ use crate::location::{Candidate, Instance, Located, PickReason, Standing};
 use crate::proxy::decision::AttemptRecord;
 use crate::proxy::{
     Attempt, Cancel, Client, Context, Forward, Kind, Later, Leg, Plan, Stage, dialog_names, dialog_peer,
-    expectation, forward, realm_of,
+    expectation, forward, realm_of, takes_back,
 };
 use crate::transaction::{Action, Branch, ClientInvite, ClientNonInvite, Delivery, State, Timer};
 use crate::wire::{Framing, Index, Message, build};
@@ -121,6 +121,7 @@ impl Core {
                 secret: &policy.dialog_secret,
                 peer_tag: dialog_peer(&policy, context.party, to),
                 names,
+                alias: hop.tls.as_ref().is_some_and(|tls| takes_back(&policy, to, tls)),
                 strip,
             },
         )
@@ -153,6 +154,7 @@ impl Core {
                 branch: random,
                 started: now,
                 first_response: None,
+                rang: None,
                 ended: None,
                 outcome: "pending",
                 status: 0,

@@ -10,7 +10,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::config::Sticky;
 use crate::flow::{SendFailure, Transport};
 use crate::location::{Candidate, Instance, LeftOutReason, Located, Observation, Selection, Standing};
-use crate::proxy::decision::Rule;
+use crate::proxy::decision::{MAX_STANDINGS, Rule};
 use crate::proxy::{Best, Client, Context, Kind, Live, Pass, Policy, Reject, Stage};
 
 use super::{Core, Event, Handle, Output, SendToken, Shard, Ticket};
@@ -93,6 +93,11 @@ impl Core {
         if let Some(record) = live.record.as_mut().and_then(|r| r.legs.get_mut(live.leg)) {
             record.located = Some(Arc::clone(&merged));
             record.answered = Some(now);
+            if !self.health.is_empty() {
+                let standing = |i: Instance| (i, self.health.standing(now, &i));
+                let all = merged.instances().take(MAX_STANDINGS).map(standing);
+                record.standings = all.filter(|(_, s)| *s != Standing::Up).collect();
+            }
         }
         if live.plan.rule != Rule::RouteSet
             && let Some(leg) = live.plan.legs.get(live.leg)
@@ -126,7 +131,7 @@ impl Core {
         loop {
             let pass = live.pass;
             let selection = live.selection.as_mut()?;
-            live.peeked = selection.next(now, &mut self.health, None, &|instance: &Instance| {
+            live.peeked = selection.next(now, &mut self.health, &|instance: &Instance| {
                 if let Some(reason) = own_listener(&policy, instance) {
                     return Some(reason);
                 }

@@ -14,6 +14,7 @@ pub mod io;
 mod literals;
 pub mod overload;
 mod probe;
+mod record;
 mod requests;
 mod responses;
 mod returns;
@@ -40,6 +41,7 @@ use crate::transaction::{Branch, Effects, KeySecrets, Lanes, ServerKey, Timer};
 use crate::wire::{Framing, Index, Message};
 
 pub use io::{Event, Input, Output, Send, SendToken, Ticket, Update};
+pub(crate) use returns::top_via;
 pub use slots::Handle;
 pub use stats::{BUCKETS, Histogram, Stats};
 
@@ -273,9 +275,30 @@ impl Shard {
         self.core.ring.find(call_id).chain(live.filter(|r| r.call_id == call_id)).cloned().collect()
     }
 
-    /// The newest finished records.
-    pub fn recent(&self, most: usize) -> Vec<Record> {
-        self.core.ring.recent().take(most).cloned().collect()
+    /// A page of finished records: see [`Ring::page`].
+    pub fn page(
+        &self,
+        before: u64,
+        look: usize,
+        most: usize,
+        wanted: &dyn Fn(&Record) -> bool,
+    ) -> (Vec<Record>, Option<u64>) {
+        self.core.ring.page(before, look, most, wanted)
+    }
+
+    /// Finished records from a number on: see [`Ring::after`].
+    pub fn records_after(&self, from: u64, look: usize, see: &mut dyn FnMut(&Record)) -> u64 {
+        self.core.ring.after(from, look, see)
+    }
+
+    /// Instances that are down, since when, and the word for why: see [`Health::fallen`].
+    pub fn fallen(&self) -> Vec<(Instance, Instant, &'static str)> {
+        self.core.health.fallen().collect()
+    }
+
+    /// Instances on their way back to a full share, and the part they get: see [`Health::ramps`].
+    pub fn ramps(&self, now: Instant) -> Vec<(Instance, f64)> {
+        self.core.health.ramps(now).collect()
     }
 
     /// What is remembered of instances.

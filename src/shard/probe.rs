@@ -111,6 +111,12 @@ impl Shard {
 }
 
 impl Core {
+    /// Whether a final response to a probe counts as a good answer.
+    pub(super) fn is_alive(&self, context: &Context, status: u16) -> bool {
+        let probe = context.probe.and_then(|p| self.policy.peer(p)).and_then(|p| p.config.probe.as_ref());
+        probe.is_some_and(|p| p.alive.counts(status))
+    }
+
     pub(super) fn probe_ended(
         &mut self,
         now: Instant,

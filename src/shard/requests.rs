@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::flow::Origin;
 use crate::peering::{Party, Refusal};
-use crate::proxy::decision::{LegRecord, Record, Rule};
+use crate::proxy::decision::Rule;
 use crate::proxy::{
     Cancel, Client, Context, Decision, Kind, Live, Pass, Plan, Reject, ReplyPath, Routing, Server, Stage,
     decide, validate,
@@ -18,6 +18,7 @@ use crate::transaction::{Delivery, ServerInvite, ServerKey, ServerKeyParts, Serv
 use crate::wire::{HostRef, Index, Message, Method, Name, ViaRef};
 
 use super::calls::expiry;
+use super::record::record_of;
 use super::{Core, Event, Handle, Output, Shard};
 
 impl Shard {
@@ -514,51 +515,4 @@ fn full() -> Reject {
 
 fn empty_plan() -> Plan {
     Plan { routing: Routing::default(), legs: SmallVec::new(), listener: None, rule: Rule::Refused }
-}
-
-/// Requests up to this long are kept by their record as they are; of larger ones it copies what it needs.
-const RECORD_SHARES: usize = 2_048;
-/// Longest Call-ID, method or URI that is copied, octets; the rest is cut off.
-const RECORD_WORD: usize = 512;
-
-fn record_of(
-    now: Instant,
-    origin: &Origin,
-    msg: &Message<'_>,
-    request: &Bytes,
-    party: Party,
-    plan: &Plan,
-) -> Record {
-    let part = |of: &[u8]| -> Bytes {
-        if request.len() > RECORD_SHARES {
-            // A record must not keep a large request alive for its few words.
-            return Bytes::copy_from_slice(of.get(..RECORD_WORD).unwrap_or(of));
-        }
-        // The same octets within the shared copy of the request.
-        let start = (of.as_ptr() as usize).wrapping_sub(msg.bytes.as_ptr() as usize);
-        match start.checked_add(of.len()) {
-            Some(end) if end <= request.len() => request.slice(start..end),
-            _ => Bytes::copy_from_slice(of),
-        }
-    };
-    Record {
-        call_id: part(msg.call_id()),
-        method: part(msg.method_bytes()),
-        uri: part(msg.uri()),
-        from: party,
-        remote: origin.remote,
-        transport: origin.transport,
-        rule: plan.rule,
-        started: now,
-        legs: plan
-            .legs
-            .iter()
-            .map(|l| LegRecord { party: l.party, located: None, asked: None, answered: None })
-            .collect(),
-        attempts: SmallVec::new(),
-        status: 0,
-        reason: "",
-        ended: None,
-        cancelled: false,
-    }
 }

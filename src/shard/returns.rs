@@ -181,7 +181,7 @@ impl Core {
         let mut selection = Selection::new(located, seed, policy.config.dns.srv_selection);
         let mut hops = SmallVec::new();
         while hops.len() < usize::from(MOST)
-            && let Some(candidate) = selection.next(now, &mut health, None, &avoid)
+            && let Some(candidate) = selection.next(now, &mut health, &avoid)
         {
             let addr = candidate.instance.addr;
             let family = |id| policy.listener(id).is_some_and(|l| l.bind.is_ipv4() == addr.is_ipv4());
@@ -252,11 +252,11 @@ fn next_number(way: u8) -> u8 {
     (way + 1) & 7
 }
 
-/// The topmost Via of a response that may be cut off anywhere; `None` where it is folded or broken.
-fn top_via(response: &[u8]) -> Option<ViaRef<'_>> {
-    let mut start = memchr::memchr(b'\n', response)? + 1;
+/// The topmost Via of a message that may be cut off anywhere; `None` where it is folded or broken.
+pub(crate) fn top_via(message: &[u8]) -> Option<ViaRef<'_>> {
+    let mut start = memchr::memchr(b'\n', message)? + 1;
     loop {
-        let rest = response.get(start..)?;
+        let rest = message.get(start..)?;
         let end = memchr::memchr(b'\n', rest)?;
         let line = rest.get(..end)?;
         let colon = memchr::memchr(b':', line)?;
@@ -267,7 +267,7 @@ fn top_via(response: &[u8]) -> Option<ViaRef<'_>> {
             let indent = value.len() - value.trim_ascii_start().len();
             let from = start + colon + 1 + indent;
             let range = from..from + value.trim_ascii().len();
-            return ViaRef::parse(response, range, start..start + end + 1, true);
+            return ViaRef::parse(message, range, start..start + end + 1, true);
         }
         start += end + 1;
     }

@@ -47,6 +47,7 @@ fn forward_invite(bencher: Bencher<'_, '_>) {
                 secret: &[7; 16],
                 peer_tag: 1,
                 names: Default::default(),
+                alias: false,
                 strip: &[],
             },
         )
@@ -65,7 +66,7 @@ fn pick_server(bencher: Bencher<'_, '_>) {
     bencher.bench_local(|| {
         seed += 1;
         let mode = policy.config.dns.srv_selection;
-        Selection::new(Arc::clone(black_box(&located)), seed, mode).next(now, &mut health, None, &|_| None)
+        Selection::new(Arc::clone(black_box(&located)), seed, mode).next(now, &mut health, &|_| None)
     });
 }
 

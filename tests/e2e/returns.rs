@@ -49,6 +49,12 @@ async fn when_the_connection_is_cut_every_response_comes_by_the_srv_of_the_sent_
         conn.send(from_domain(&bytes, me.addr));
         let got = core.expect("the request", |r| r.sip.call_id() == call).await;
         conn.close().await;
+        if status == 200 {
+            // Nor does it wait for the final response to be found out.
+            core.reply(&got, 180).await;
+            let ringing = home.expect("the ringing", |r| r.sip.call_id() == call).await;
+            assert_eq!(ringing.sip.msg().status(), 180);
+        }
         core.reply(&got, status).await;
         let back = home.expect("the response", |r| r.sip.call_id() == call).await;
         assert_eq!((back.sip.msg().status(), back.transport), (status, Transport::Tcp), "{call}");

@@ -303,3 +303,32 @@ fn a_response_on_a_new_tls_connection_goes_only_to_who_sent_the_request() {
         rig.expect_empty();
     }
 }
+
+#[test]
+fn a_via_offers_its_connection_only_where_requests_that_come_back_on_it_are_served() {
+    let mut rig = rig();
+    let via = |out: &Out| out.msg.values("via")[0].clone();
+    let (sent, _) = core_calls(&mut rig, "sip:bob@p1.example");
+    assert!(via(&sent).ends_with(";alias"), "{}", via(&sent));
+    // Its ACK, CANCEL and what follows say the same; the branch alone tells transactions apart.
+    let cancelled = request_of(
+        rig.udp(CORE, &Request::new("INVITE", "sips:bob@p1.example", CORE, "u3", "call-3").bytes()),
+    );
+    let ringing = reply(&cancelled.msg, 180, "t3", &[], b"");
+    rig.tls(4, SERVER, 9, &["p1.example"], &ringing);
+    let cancel = request_of(
+        rig.udp(CORE, &Request::new("CANCEL", "sips:bob@p1.example", CORE, "u3", "call-3").bytes()),
+    );
+    assert_eq!((cancel.line(), via(&cancel)), (format!("CANCEL {SERVER}"), via(&cancelled)));
+    // The transit's server may prove a name that makes nobody a peer: a request on that connection would get 403.
+    let outs = rig.udp(CORE, &Request::new("OPTIONS", "sip:bob@far.example", CORE, "u7", "call-7").bytes());
+    let sent = request_of(outs);
+    assert_eq!(sent.transport, sbe::flow::Transport::Tls);
+    assert!(!via(&sent).contains("alias"), "{}", via(&sent));
+    // Without TLS nothing is proved at all.
+    let mut invite = Request::new("INVITE", "sip:bob@example.com", PEER, "u1", "call-1");
+    invite.vias = vec!["SIP/2.0/TLS p1.example;branch=z9hG4bKu1".into()];
+    let sent = request_of(rig.tls(4, SERVER_CONN, 9, &["p1.example"], &invite.bytes()));
+    assert_eq!(sent.line(), "INVITE 10.0.0.5:5060");
+    assert!(!via(&sent).contains("alias"), "{}", via(&sent));
+}

@@ -248,10 +248,16 @@ pub fn target(uri: &str) -> Result<LocateKey, TargetError> {
 }
 
 pub fn health() -> Health {
-    Health::new(HealthPolicy {
+    Health::new(policy())
+}
+
+pub fn policy() -> HealthPolicy {
+    HealthPolicy {
         hold_down: Duration::from_secs(2),
         hold_down_max: Duration::from_secs(60),
         retry_after_max: Duration::from_secs(3600),
         trial_timeout: Duration::from_secs(3),
-    })
+        slow_start: Duration::from_secs(10),
+        max_probed_down: 1.0,
+    }
 }

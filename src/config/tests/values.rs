@@ -40,6 +40,7 @@ fn the_defaults_are_those_of_the_manual() {
         (health.hold_down, health.hold_down_max, health.retry_after_max),
         (ms(2000), ms(60_000), ms(3_600_000))
     );
+    assert_eq!((health.slow_start, health.max_probed_down), (ms(10_000), 1.0));
     assert_eq!((dns.min_ttl, dns.max_ttl, dns.negative_ttl), (ms(0), ms(86_400_000), ms(60_000)));
     assert_eq!((dns.timeout, dns.stale_ttl), (ms(5000), ms(3_600_000)));
     assert_eq!(
@@ -48,6 +49,42 @@ fn the_defaults_are_those_of_the_manual() {
     );
     assert_eq!(dns.transports, [Transport::Tls, Transport::Tcp, Transport::Udp]);
     assert_eq!(Runtime::default(), Runtime { workers: 0, drain_timeout: ms(30_000) });
+}
+
+/// The `[[peer]]` with this behind its `probe`.
+fn probing(alive: &str) -> Result<Alive, String> {
+    let text = format!(
+        "[node]\nname = \"n.test\"\n[[listen]]\ntransport = \"udp\"\nbind = \"127.0.0.1:5060\"\n\
+         [core]\nsources = [\"10.0.0.1\"]\n[[peer]]\nname = \"a\"\ndomains = [\"a.test\"]\nprobe = {{ {alive} }}\n"
+    );
+    match crate::config::parse(&text, "t") {
+        Ok((c, _)) => Ok(c.peers[0].probe.as_ref().unwrap().alive.clone()),
+        Err(errors) => Err(errors[0].to_string()),
+    }
+}
+
+#[test]
+fn which_answers_to_a_probe_are_good_can_be_listed() {
+    let usual = probing("interval = \"30s\"").unwrap();
+    let listed = probing("alive = [\"2xx\", \"404\", \"405\"]").unwrap();
+    for (status, by_default, as_listed) in [
+        (200, true, true),
+        (202, true, true),
+        (404, true, true),
+        (405, true, true),
+        (403, true, false),
+        (503, false, false),
+        (500, true, false),
+        (603, true, false),
+    ] {
+        assert_eq!((usual.counts(status), listed.counts(status)), (by_default, as_listed), "{status}");
+    }
+    assert!(probing("alive = [\"503\"]").unwrap().counts(503), "as it is written");
+    for wrong in ["\"1xx\"", "\"99\"", "\"700\"", "\"ok\"", "\"xx\"", "\"20x\""] {
+        let error = probing(&format!("alive = [{wrong}]")).unwrap_err();
+        assert!(error.contains("is neither a final status code nor a class of them"), "{error}");
+    }
+    assert!(probing("alive = []").unwrap_err().contains("every probe fails"));
 }
 
 #[test]

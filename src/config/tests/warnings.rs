@@ -175,7 +175,7 @@ fn transports_without_a_listener_count_only_if_written() {
 fn an_admin_interface_that_strangers_reach() {
     assert!(
         found("[admin]\nbind = \"0.0.0.0:9060\"\n")
-            .starts_with("t:10:8: warning: the admin interface asks nobody")
+            .starts_with("t:10:8: warning: without token_file nobody but this machine")
     );
     assert_eq!(found("[admin]\nbind = \"[::1]:9060\"\n"), "");
 }

@@ -87,44 +87,90 @@ impl Client {
         self.servers.load().addrs()
     }
 
-    async fn resolve(&self, question: &Question) -> Reply {
+    /// Asks, and tells what was seen on the way.
+    pub async fn look(&self, question: &Question) -> Look {
         // A change of servers does not touch a question under way.
         let servers = self.servers.load_full();
-        let Some(mut name) = name_of(&question.name) else {
-            return Reply::of(Found::NxDomain(Some(IMPOSSIBLE)));
+        look(&*servers, question).await
+    }
+}
+
+/// Whoever has messages for questions: name servers, or a zone file.
+pub(super) trait Answering: Sync {
+    /// The answer to one query.
+    fn ask(&self, query: &Query) -> impl Future<Output = Result<Message, Failure>> + Send;
+}
+
+impl Answering for Servers {
+    async fn ask(&self, query: &Query) -> Result<Message, Failure> {
+        Servers::ask(self, query).await
+    }
+}
+
+/// A question's end, and what was seen on the way: for the check of a zone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// How it ended.
+    pub reply: Reply,
+    /// Where aliases (CNAME) led, in order; empty if the name itself answered.
+    pub aliases: Vec<Arc<str>>,
+    /// The server has authority for the name: the TTL is that of the zone, not what is left of it in a cache.
+    pub authoritative: bool,
+    /// The records of the set had different TTLs.
+    pub uneven: bool,
+}
+
+/// Asks until there is an answer, aliases followed.
+pub(super) async fn look(answering: &impl Answering, question: &Question) -> Look {
+    let mut aliases = Vec::new();
+    let mut seen = (true, false);
+    let reply = resolve(answering, question, &mut aliases, &mut seen).await;
+    Look { reply, aliases, authoritative: seen.0, uneven: seen.1 }
+}
+
+async fn resolve(
+    answering: &impl Answering,
+    question: &Question,
+    passed: &mut Vec<Arc<str>>,
+    (authoritative, uneven): &mut (bool, bool),
+) -> Reply {
+    let Some(mut name) = name_of(&question.name) else {
+        return Reply::of(Found::NxDomain(Some(IMPOSSIBLE)));
+    };
+    let kind = record_type(question.kind);
+    let mut so_far = (Duration::MAX, 0);
+    // Each turn follows at least one alias, so this ends.
+    for _ in 0..=MAX_ALIASES {
+        let message = match answering.ask(&Query::query(name.clone(), kind)).await {
+            Ok(message) => message,
+            Err(failure) => return Reply::of(Found::Failure(failure)),
         };
-        let kind = record_type(question.kind);
-        let mut so_far = (Duration::MAX, 0);
-        // Each turn follows at least one alias, so this ends.
-        for _ in 0..=MAX_ALIASES {
-            let message = match servers.ask(&Query::query(name.clone(), kind)).await {
-                Ok(message) => message,
-                Err(failure) => return Reply::of(Found::Failure(failure)),
-            };
-            match message::read(&message, &name, kind, so_far) {
-                Said::Records(records, ttl) => {
-                    let Some(set) = set_of(question.kind, records.into_iter()) else {
-                        return Reply::of(Found::Failure(Failure::Malformed));
-                    };
-                    let also = companions(&message, &set);
-                    return Reply { found: Found::Records(Arc::new(set), ttl), also };
-                }
-                Said::NxDomain(ttl) => return Reply::of(Found::NxDomain(ttl)),
-                Said::NoData(ttl) => return Reply::of(Found::NoData(ttl)),
-                Said::Failure(failure) => return Reply::of(Found::Failure(failure)),
-                Said::GoOn { name: next, ttl, aliases } => {
-                    so_far = (ttl, aliases);
-                    name = next;
-                }
+        *authoritative &= message.metadata.authoritative;
+        passed.extend(message::aliases(&message, &name).map(text_of).take(MAX_ALIASES));
+        match message::read(&message, &name, kind, so_far) {
+            Said::Records(records, ttl) => {
+                *uneven = records.iter().any(|r| records.first().is_some_and(|first| first.ttl != r.ttl));
+                let Some(set) = set_of(question.kind, records.into_iter()) else {
+                    return Reply::of(Found::Failure(Failure::Malformed));
+                };
+                let also = companions(&message, &set);
+                return Reply { found: Found::Records(Arc::new(set), ttl), also };
+            }
+            Said::NxDomain(ttl) => return Reply::of(Found::NxDomain(ttl)),
+            Said::NoData(ttl) => return Reply::of(Found::NoData(ttl)),
+            Said::Failure(failure) => return Reply::of(Found::Failure(failure)),
+            Said::GoOn { name: next, ttl, aliases } => {
+                so_far = (ttl, aliases);
+                name = next;
             }
         }
-        Reply::of(Found::Failure(Failure::Aliases))
     }
+    Reply::of(Found::Failure(Failure::Aliases))
 }
 
 impl Upstream for Client {
     fn query(&self, question: Question) -> Pending<'_> {
-        Box::pin(async move { self.resolve(&question).await })
+        Box::pin(async move { self.look(&question).await.reply })
     }
 }
 
@@ -170,7 +216,7 @@ const fn record_type(kind: RecordKind) -> RecordType {
 }
 
 /// A complete name, or `None` where no DNS name can be like this (a label over 63 octets, …).
-fn name_of(text: &str) -> Option<Name> {
+pub(super) fn name_of(text: &str) -> Option<Name> {
     let mut name = Name::from_ascii(text).ok()?;
     name.set_fqdn(true);
     Some(name)

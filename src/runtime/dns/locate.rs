@@ -15,7 +15,7 @@ use super::cache;
 use super::flight::{Known, STALE_WAIT, Told};
 use super::stats::CacheResult;
 use super::{Inner, MAX_LOCATIONS, State, now};
-use crate::location::{LocateKey, Located, Outcome, Question, RecordKind, Resolution};
+use crate::location::{LocateKey, Located, Outcome, Question, Ranked, RecordKind, Resolution};
 
 /// How long one address family is waited for once the other has brought addresses.
 const LAG: Duration = Duration::from_millis(100);
@@ -32,7 +32,14 @@ const REFRESH_AGAIN: Duration = Duration::from_secs(5);
 
 /// A whole result in the cache.
 struct Kept {
+    /// In the order that costs give it.
     located: Arc<Located>,
+    /// As the DNS gave it.
+    plain: Arc<Located>,
+    /// The costs that made the order, as [`Ranker::epoch`] counts them.
+    costs: u64,
+    /// When that order runs out.
+    rank_at: Option<Instant>,
     /// When something that it stands on ought to be asked for again.
     refresh_at: Option<Instant>,
     /// How often that has been done.
@@ -106,9 +113,30 @@ impl Inner {
             }
             let found = kept.located.outcome == Outcome::Found;
             self.stats.cached(if found { CacheResult::Hit } else { CacheResult::Negative });
+            if kept.costs != self.ranker.epoch() || kept.rank_at.is_some_and(|at| at <= now) {
+                return Some(self.rank_again(&kept, now));
+            }
             return Some(kept.located.clone());
         }
         self.rebuild(key, &state, now)
+    }
+
+    /// Puts a kept result into the order that costs give it now. No question to the DNS, no wait.
+    fn rank_again(&self, kept: &Kept, now: Instant) -> Arc<Located> {
+        let costs = self.ranker.epoch();
+        let Ranked { located, again_at } = self.ranker.rank(kept.plain.clone(), now);
+        let again = Kept {
+            located: located.clone(),
+            plain: kept.plain.clone(),
+            costs,
+            rank_at: again_at,
+            refresh_at: kept.refresh_at,
+            refreshes: AtomicU32::new(kept.refreshes.load(Ordering::Relaxed)),
+            epoch: kept.epoch,
+            keep: located.expires.saturating_duration_since(now),
+        };
+        self.results.kept.insert(located.key.clone(), Arc::new(again));
+        located
     }
 
     /// Builds a result of what the cache holds; `None` if that is not enough.
@@ -273,12 +301,18 @@ impl Inner {
             // The first failure on the way may be over its second by now; the whole must not begin anew at once.
             located.expires = located.expires.max(now + cache::HOLD);
         }
+        located.made = Some(now);
         located.serial = self.serial.fetch_add(1, Ordering::Relaxed);
-        let located = Arc::new(located);
+        let costs = self.ranker.epoch();
+        let plain = Arc::new(located);
+        let Ranked { located, again_at } = self.ranker.rank(plain.clone(), now);
         let keep = located.expires.saturating_duration_since(now);
         if !keep.is_zero() {
             let kept = Kept {
                 located: located.clone(),
+                plain,
+                costs,
+                rank_at: again_at,
                 refresh_at,
                 refreshes: AtomicU32::new(0),
                 epoch: state.epoch,

@@ -83,6 +83,17 @@ pub(super) fn read<'m>(
     Said::NoData(negative)
 }
 
+/// The names that the aliases of a message lead to from `name`, in order; a circle is gone through once.
+pub(super) fn aliases<'m>(message: &'m Message, name: &'m Name) -> impl Iterator<Item = &'m Name> {
+    let next = |owner: &Name| {
+        owned(&message.answers, owner).find_map(|r| match &r.data {
+            RData::CNAME(target) => Some(&target.0),
+            _ => None,
+        })
+    };
+    std::iter::successors(next(name), move |owner| next(owner)).take(MAX_ALIASES + 1)
+}
+
 /// Records of class IN with this owner, whatever its case.
 pub(super) fn owned<'m, 'n>(
     section: &'m [Record],

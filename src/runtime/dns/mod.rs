@@ -9,6 +9,8 @@
 //! | `cache` | record sets, negative answers, failures, stale answers | RFC 2308, 8767, 9520 |
 //! | `flight` | one query for all who ask the same; refresh ahead | |
 //! | `locate` | drives the step machine of [`crate::location`] | RFC 3263 |
+//! | `zone` | a zone file in the place of name servers | RFC 1034 §4.3.2, 1035 §5, 4592 |
+//! | `survey` | all that the check of a zone judges | |
 //! | `view`, `stats` | what the admin interface shows | |
 //!
 //! Two caches: record sets, each with its own lifetime, and whole results, each valid as long as all that it stands
@@ -28,10 +30,12 @@ mod flight;
 mod locate;
 mod message;
 mod stats;
+mod survey;
 #[cfg(test)]
 mod tests;
 mod upstream;
 mod view;
+mod zone;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -49,11 +53,14 @@ use locate::{Results, ToldLocated};
 
 use crate::config::{self, Realm};
 use crate::location::{Enabled, LocateKey, Located};
+use crate::runtime::costs::Ranker;
 
-pub use client::{Client, RESOLV_CONF};
+pub use client::{Client, Look, RESOLV_CONF};
 pub use stats::{CacheResult, Stats};
+pub use survey::{Asked, MAX_SURVEY_SERVERS, survey};
 pub use upstream::{Failure, Found, Pending, Reply, Upstream};
 pub use view::Entry;
+pub use zone::{MAX_ZONE_FILE, ZoneFault, ZoneFile};
 
 /// Aliases followed from one name, in one message or over several.
 pub const MAX_ALIASES: usize = 8;
@@ -112,6 +119,7 @@ struct Inner {
     permits: Semaphore,
     serial: AtomicU64,
     stats: Stats,
+    ranker: Arc<Ranker>,
     handle: Handle,
     system: PathBuf,
 }
@@ -190,6 +198,7 @@ impl Resolver {
             permits: Semaphore::new(MAX_QUERIES),
             serial: AtomicU64::new(1),
             stats: Stats::default(),
+            ranker: Arc::default(),
             handle,
             system: system.to_owned(),
         };
@@ -255,6 +264,11 @@ impl Resolver {
     /// Counters.
     pub fn stats(&self) -> &Stats {
         &self.inner.stats
+    }
+
+    /// What orders results by their costs.
+    pub fn ranker(&self) -> &Arc<Ranker> {
+        &self.inner.ranker
     }
 
     /// The name servers in use.

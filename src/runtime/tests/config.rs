@@ -55,7 +55,13 @@ pub(in crate::runtime) fn config(listen: &[(Transport, &str)]) -> Config {
             max_header: 8_192,
             dialog_secret_file: None,
         },
-        health: Health { hold_down: second, hold_down_max: second, retry_after_max: second },
+        health: Health {
+            hold_down: second,
+            hold_down_max: second,
+            retry_after_max: second,
+            slow_start: Duration::ZERO,
+            max_probed_down: 1.0,
+        },
         calls_max_age: second,
         dns: Dns {
             servers: Vec::new(),
@@ -82,6 +88,7 @@ pub(in crate::runtime) fn config(listen: &[(Transport, &str)]) -> Config {
         runtime: Runtime { workers: 1, drain_timeout: second },
         log: Log { json: false, level: "info".into() },
         admin: None,
+        admin_tokens: AdminTokens::default(),
         overload: crate::config::Overload::default(),
         limits: Limits {
             transactions: 1000,

@@ -470,6 +470,23 @@ fn an_answer_that_the_other_end_is_no_longer_there_for_is_told_as_not_sent() {
 }
 
 #[test]
+fn that_nobody_has_taken_a_provisional_answer_is_told_before_the_final_one() {
+    let world = plan(TCP).start(silent);
+    let mut client = connect(&world);
+    client.write_all(&request(0, "ring")).unwrap();
+    let (_, origin, bytes) = world.record.message("ring");
+    drop(client);
+    let to = hop(Transport::Tcp, 0, origin.remote);
+    world.until("the end of its side is noticed", |h| {
+        h.node.pool.find(&to, world.addr(0), Instant::now()).is_none()
+    });
+    let ringing = String::from_utf8(response_to(&bytes)).unwrap().replacen("200 OK", "180 Ringing", 1);
+    world.send(back(&origin), ringing.as_bytes(), Some(token(9)), false);
+    assert_eq!(world.record.failure(token(9)), SendFailure::Closed { reused: true });
+    no_connections(&world);
+}
+
+#[test]
 fn what_waits_on_a_connection_while_the_worker_is_at_work_is_said_to_have_waited() {
     const WORK: Duration = Duration::from_millis(80);
     let at_work = Arc::new(Barrier::new(2));

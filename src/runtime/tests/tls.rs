@@ -241,6 +241,62 @@ fn a_connection_that_a_peer_opened_serves_requests_only_to_its_very_address_and_
     assert_eq!(node.world.record.failure(token(2)), SendFailure::ConnectRefused);
 }
 
+/// A request whose topmost Via offers its connection for requests to this port.
+fn offering(transport: &str, port: u16, text: &str) -> Vec<u8> {
+    let request = String::from_utf8(request(0, text)).unwrap();
+    let via = format!("Via: SIP/2.0/{transport} a.example.test:{port};branch=z9hG4bK1;alias\r\nCall-ID:");
+    request.replacen("Call-ID:", &via, 1).into_bytes()
+}
+
+#[test]
+fn a_connection_is_used_the_other_way_if_its_opener_offers_it_and_has_proved_who_it_is() {
+    let node = Secure::start(ClientCertificates::Request, answering);
+    let server = Server::new(&node.ca.named(&["DNS:a.example.test"]));
+    let listens = server.listener.local_addr().unwrap();
+    drop(server);
+    let to = |name: &str| Hop { tls: Some(wanted(name, None)), ..hop(Transport::Tls, 0, listens) };
+    let refused = |n: u64, name: &str| {
+        node.world.send(to(name), &request(0, "refused"), Some(token(n)), true);
+        assert_eq!(node.world.record.failure(token(n)), SendFailure::ConnectRefused, "{n}");
+    };
+    let pair = node.ca.named(&["DNS:a.example.test"]);
+    // Who proves nothing, and who offers nothing, gets nothing.
+    let mut unknown = node.connect(None, None);
+    unknown.write_all(&offering("TLS", listens.port(), "unknown")).unwrap();
+    node.world.record.message("Subject: unknown");
+    let mut modest = node.connect(Some(&pair), None);
+    modest.write_all(&request(0, "modest")).unwrap();
+    node.world.record.message("Subject: modest");
+    refused(1, "a.example.test");
+    // The offer is for one port, and for the one whom the certificate names.
+    let mut known = node.connect(Some(&pair), None);
+    let offer = offering("TLS", listens.port(), "known");
+    known.write_all(&offer).unwrap();
+    expect(&mut known, &response_to(&offer));
+    let origin = node.world.record.message("Subject: known").1;
+    node.world.send(to("a.example.test"), &request(0, "back"), Some(token(2)), true);
+    expect(&mut known, &request(0, "back"));
+    assert_eq!(Some(node.world.record.sent(token(2))), origin.conn);
+    refused(3, "b.example.test");
+    // When it ends, so does the offer.
+    drop(known);
+    node.world.until("it is gone", |h| h.connections() <= 2);
+    refused(4, "a.example.test");
+}
+
+#[test]
+fn over_tcp_an_offer_counts_for_nothing() {
+    let node = plan(&[(Transport::Tcp, "127.0.0.1:0")]).start(silent);
+    let gone = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listens = gone.local_addr().unwrap();
+    drop(gone);
+    let mut stream = TcpStream::connect(node.addr(0)).unwrap();
+    stream.write_all(&offering("TCP", listens.port(), "tcp")).unwrap();
+    node.record.message("Subject: tcp");
+    node.send(hop(Transport::Tcp, 0, listens), &request(0, "back"), Some(token(1)), true);
+    assert_eq!(node.record.failure(token(1)), SendFailure::ConnectRefused);
+}
+
 #[test]
 fn without_a_name_to_expect_nothing_is_sent_over_tls() {
     let node = Secure::start(ClientCertificates::Require, silent);
@@ -317,6 +373,41 @@ fn a_flood_of_half_open_handshakes_is_bounded_and_leaves_established_connections
     let mut again = node.connect(None, None);
     again.write_all(&request(1, "again")).unwrap();
     expect(&mut again, &response_to(&request(1, "again")));
+}
+
+#[test]
+fn a_flood_of_handshakes_leaves_established_connections_alone() {
+    let node = Secure::start(ClientCertificates::Request, answering);
+    let mut established = node.connect(None, None);
+    let pair = node.ca.named(&["DNS:a.example.test"]);
+    let over = std::sync::atomic::AtomicBool::new(false);
+    let floods: usize = std::thread::scope(|scope| {
+        let flood = |last: u8| {
+            let (node, pair, over) = (&node, &pair, &over);
+            scope.spawn(move || {
+                let from: SocketAddr = format!("127.0.1.{last}:0").parse().unwrap();
+                let mut made = 0;
+                while !over.load(std::sync::atomic::Ordering::Relaxed) {
+                    let mut stream = node.connect(Some(pair), Some(from));
+                    stream.write_all(&request(made, "flood")).unwrap();
+                    expect(&mut stream, &response_to(&request(made, "flood")));
+                    made += 1;
+                }
+                made
+            })
+        };
+        let floods: Vec<_> = (1..=4).map(flood).collect();
+        for n in 0..300 {
+            established.write_all(&request(n, "still here")).unwrap();
+            expect(&mut established, &response_to(&request(n, "still here")));
+        }
+        over.store(true, std::sync::atomic::Ordering::Relaxed);
+        floods.into_iter().map(|f| f.join().unwrap()).sum()
+    });
+    // They were served too, only not before the others.
+    assert!(floods > 8, "{floods}");
+    assert_eq!(node.world.handle.counters().handshakes(Direction::In), floods as u64 + 1);
+    assert_eq!(node.world.handle.counters().dropped(DropReason::Handshake), 0);
 }
 
 #[test]

@@ -1,0 +1,9 @@
+//! Tests of the client without its sockets.
+#![allow(clippy::unwrap_used)]
+
+mod client;
+mod directory;
+mod failures;
+mod maps;
+mod stage;
+mod values;
