@@ -19,6 +19,7 @@ use crate::flow::Transport;
 use crate::wire::{Framing, Method};
 
 use super::message::{Incoming, Sender, Sip, answer};
+use super::sockets::{BACKLOG, reserve, sockets, tcp_socket};
 
 /// RFC 3261's T1 and T2, for the retransmission of a 200 (§13.3.1.4).
 const T1: Duration = Duration::from_millis(500);
@@ -27,8 +28,6 @@ const T2: Duration = Duration::from_secs(4);
 const MAX_CALLS: usize = 10_000;
 /// Messages queued for one connection; beyond, they are dropped with it.
 const QUEUE: usize = 1024;
-/// Connections waiting to be accepted.
-const BACKLOG: u32 = 64;
 /// Tries for a port that is free for both transports, or free again.
 const PORT_TRIES: usize = 50;
 /// How long [`Instance::kill`] waits for an INVITE to come.
@@ -323,30 +322,6 @@ impl Instance {
         }
         Ok(())
     }
-}
-
-/// A UDP and a listening TCP socket on one port.
-async fn sockets(addr: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
-    let tcp = tcp_socket(addr)?.listen(BACKLOG)?;
-    let udp = UdpSocket::bind(tcp.local_addr()?).await?;
-    Ok((udp, tcp))
-}
-
-/// Bound, and also where connections of the past linger.
-fn tcp_socket(addr: SocketAddr) -> io::Result<TcpSocket> {
-    let tcp = if addr.is_ipv6() { TcpSocket::new_v6()? } else { TcpSocket::new_v4()? };
-    tcp.set_reuseaddr(true)?;
-    tcp.bind(addr)?;
-    Ok(tcp)
-}
-
-async fn reserve(
-    addr: SocketAddr,
-    secure: Option<SocketAddr>,
-) -> io::Result<(UdpSocket, TcpSocket, Option<TcpSocket>)> {
-    let udp = UdpSocket::bind(addr).await?;
-    udp.connect(addr).await?;
-    Ok((udp, tcp_socket(addr)?, secure.map(tcp_socket).transpose()?))
 }
 
 /// Where answers go.

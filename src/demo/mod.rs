@@ -8,6 +8,7 @@
 //! | `caller` | a user agent of the core that makes calls |
 //! | `message` | what the two say |
 //! | `world` | all of them around a real border element, started as `sbe run` starts it |
+//! | `sockets` | those of an instance |
 //! | `script` | which instance fails when |
 //! | `tally` | what became of the calls |
 //! | `tls` | their certificates |
@@ -22,6 +23,7 @@ pub mod instance;
 pub mod message;
 mod screen;
 mod script;
+mod sockets;
 mod tally;
 pub mod tls;
 pub mod world;

@@ -30,6 +30,7 @@ use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
 use super::pace::{Pace, Spread};
 use super::pool::Pool;
+use super::quoted::quotes_call_id;
 use super::sys::{self, BATCH, SendBatch};
 use super::tls::Tls;
 use super::tls::gate::{Gate, Turns};
@@ -565,34 +566,5 @@ impl<E: Element> Worker<E> {
                 }
             }
         }
-    }
-}
-
-/// True if a quoted part of a message holds its Call-ID whole.
-fn quotes_call_id(payload: &[u8]) -> bool {
-    let mut rest = payload;
-    while let Some(end) = memchr::memchr(b'\n', rest) {
-        let (line, after) = rest.split_at(end + 1);
-        rest = after;
-        if let Some(colon) = memchr::memchr(b':', line) {
-            let name = line[..colon].trim_ascii_end();
-            if name.eq_ignore_ascii_case(b"call-id") || name.eq_ignore_ascii_case(b"i") {
-                return true;
-            }
-        }
-    }
-    false
-}
-
-#[cfg(test)]
-mod tests {
-    use super::quotes_call_id;
-
-    #[test]
-    fn a_quoted_call_id_counts_only_when_its_line_is_whole() {
-        assert!(quotes_call_id(b"INVITE sip:a SIP/2.0\r\nCall-ID: x\r\nVia"));
-        assert!(quotes_call_id(b"INVITE sip:a SIP/2.0\r\nI : x\r\n"));
-        assert!(!quotes_call_id(b"INVITE sip:a SIP/2.0\r\nCall-ID: x"));
-        assert!(!quotes_call_id(b""));
     }
 }

@@ -26,6 +26,7 @@ pub mod node;
 mod pace;
 mod pool;
 mod probe;
+mod quoted;
 mod records;
 pub mod secret;
 mod stream;
