@@ -28,7 +28,7 @@ use super::alone::{Bell, STAY};
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
-use super::pace::{Pace, REST, Spread};
+use super::pace::{Pace, Spread};
 use super::pool::Pool;
 use super::quoted::quotes_call_id;
 use super::sys::{self, BATCH, SendBatch};
@@ -467,12 +467,10 @@ impl<E: Element> Worker<E> {
     /// once, having rested while more came in.
     pub(super) fn pause(&self, n: usize, now: Instant) -> bool {
         let mut pace = self.pace.borrow_mut();
-        if !pace.rest_after(now, n) {
-            return false;
-        }
+        let Some(rest) = pace.rest_after(now, n) else { return false };
         // The thread itself: were only the task to wait, the event loop would still be woken by
-        // every datagram. The worker's other tasks wait this millisecond with it.
-        std::thread::sleep(REST);
+        // every datagram. The worker's other tasks wait this moment with it.
+        std::thread::sleep(rest);
         pace.rested(now, Instant::now());
         true
     }
@@ -482,9 +480,7 @@ impl<E: Element> Worker<E> {
     pub(super) fn balance(&self, emptied: bool, now: Instant) {
         let mut spread = self.spread.borrow_mut();
         let Some(spread) = spread.as_mut() else { return };
-        if !emptied {
-            spread.fell_behind();
-        }
+        spread.turn_ended(emptied);
         if !spread.is_due(now) {
             return;
         }

@@ -293,6 +293,7 @@ fn run_worker<E: Element>(
         Ok(runtime) => runtime,
         Err(e) => return report(Err(e)),
     };
+    sys::sleep_precisely();
     let local = LocalSet::new();
     let begun = local.block_on(&runtime, async { begin(index, Arc::clone(&node), sockets) });
     let (worker, tasks, mut watch) = match begun {
