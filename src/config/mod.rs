@@ -11,6 +11,7 @@ mod load;
 mod names;
 mod peers;
 mod raw;
+pub mod records;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -24,6 +25,7 @@ pub use alto::{Alto, AltoCredentials, AltoMode, AltoRule, AltoScope, AltoService
 pub use error::{ConfigError, Warning};
 pub use load::{complaint, find, load, parse};
 pub use raw::known_keys;
+pub use records::{Records, RecordsOutput};
 pub use units::{read_duration, show_duration, show_size};
 
 use crate::flow::{Host, Transport};
@@ -74,6 +76,8 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// `[admin]`: who may use it.
     pub admin_tokens: AdminTokens,
+    /// `[records]`; `None`: no call records.
+    pub records: Option<Records>,
     /// `[limits]`
     pub limits: Limits,
     /// `[overload]`

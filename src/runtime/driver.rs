@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -24,6 +24,7 @@ use crate::proxy::Policy;
 use crate::shard::io::{Event, Input, Output, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
 
+use super::call_records::Offer;
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
@@ -77,6 +78,8 @@ pub(super) struct Node<E> {
     pub(super) peers: PeerNames,
     /// Whose an address is, for the log.
     pub(super) policy: ArcSwapOption<Policy>,
+    /// Takes the events of calls; empty without `[records]`.
+    pub(super) records: OnceLock<Offer>,
 }
 
 /// One shard, and the worker's appointment with it.
@@ -324,6 +327,11 @@ impl<E: Element> Worker<E> {
                 },
                 Output::Event(Event::Health(instance, seen)) => {
                     steps.push_back(Step::Health(shard, instance, seen))
+                }
+                Output::Event(Event::Call(event)) => {
+                    if let Some(records) = self.node.records.get() {
+                        records.offer(event);
+                    }
                 }
                 Output::Event(event) => steps.push_back(Step::Tell(event)),
             }

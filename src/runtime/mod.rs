@@ -8,6 +8,7 @@
 //! registry ([`pool`]). [`node`] puts it all together; [`probe`] sends OPTIONS to peers that want it.
 
 pub mod alto;
+pub mod call_records;
 mod carrier;
 pub mod costs;
 mod counters;
@@ -36,7 +37,7 @@ mod udp;
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -167,6 +168,7 @@ fn start_spread<E: Element>(
         epoch: Instant::now(),
         peers: Default::default(),
         policy: ArcSwapOption::empty(),
+        records: OnceLock::new(),
     });
     Counters::add(&node.counters.udp_workers, udp_workers);
     let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
@@ -235,6 +237,12 @@ impl<E: Element> Handle<E> {
     pub fn name_peers(&self, names: Vec<Arc<str>>, policy: Arc<Policy>) {
         self.node.peers.store(Arc::new(names));
         self.node.policy.store(Some(policy));
+    }
+
+    /// Where the events of calls go from now on.
+    fn record_calls(&self, records: &call_records::CallRecords) {
+        // Set once, by whoever starts the node.
+        let _ = self.node.records.set(records.offers());
     }
 
     /// Certificates and authorities in force; `None` without `[tls]`.

@@ -6,6 +6,7 @@ mod agent;
 mod calls;
 mod probes;
 mod record_route;
+mod records;
 mod returns;
 mod tls;
 
