@@ -40,6 +40,20 @@ fn no_call_is_lost_when_an_instance_dies_with_invites_on_their_way_to_it() {
 }
 
 #[test]
+fn calls_leave_an_instance_that_has_become_dear_for_its_equal_not_for_a_cheaper_one_of_lower_priority() {
+    let output = demo(&["--calls", "200"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{text}\n{}", String::from_utf8_lossy(&output.stderr));
+    assert!(text.contains("~ ALTO: alpha costs 40 now, known to the border element after"), "{text}");
+    let (_, summary) = text.split_once("Summary").unwrap();
+    assert!(number(row(summary, "ALTO")) > 5, "{summary}");
+    let since = summary.lines().find_map(|l| l.split_once("since alpha costs 40: ")).unwrap().1;
+    let at = |name: &str| number(since.split_once(name).unwrap().1);
+    // Calls that were on their way when the cost changed may be among them, such as had failed over too.
+    assert!(at("beta") > at("alpha") + at("gamma"), "gamma is cheapest, but of the second priority: {since}");
+}
+
+#[test]
 fn each_transport_alone_does_as_well() {
     for transport in ["udp", "tcp", "tls"] {
         let output = demo(&["--calls", "20", "--rate", "40", "--transport", transport]);

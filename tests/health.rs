@@ -348,3 +348,28 @@ fn the_table_is_bounded() {
     assert!(h.observe(later, at(u32::MAX), INVITE).is_some(), "room is made of what ran out");
     assert_eq!(h.len(), 1);
 }
+
+#[test]
+fn what_is_down_tells_since_when_and_what_took_it_down_first() {
+    let lost = Observation::Unreachable(SendFailure::Icmp);
+    // The hold-down is over by then; the trial fails, which is no new fall.
+    let (h, t0, _) =
+        play(&[(0, OTHER), (10, INVITE), (20, lost), (60_000, Observation::TrialBegun), (60_010, lost)]);
+    assert_eq!(h.fallen().collect::<Vec<_>>(), [(at(1), t0 + ms(10), "silence")]);
+    let (h, t0, _) = play(&[(0, lost), (10, Observation::Answered), (20, BAD), (30, BAD), (40, BAD)]);
+    assert_eq!(h.fallen().collect::<Vec<_>>(), [(at(1), t0 + ms(40), "probe_failed")]);
+    let (h, ..) = play(&[(0, OTHER), (10, BAD)]);
+    assert_eq!(h.fallen().count(), 0, "a suspicion is no fall");
+}
+
+#[test]
+fn what_comes_back_tells_the_part_of_its_share_that_it_gets() {
+    let (h, t0, _) = play(&[(0, INVITE), (5_000, Observation::Answered)]);
+    let parts = |t| h.ramps(t0 + ms(t)).collect::<Vec<_>>();
+    let [(instance, part)] = parts(10_000)[..] else { panic!("one is on its way back") };
+    assert_eq!(instance, at(1));
+    assert!((0.5..0.6).contains(&part), "half the time and a tenth to begin with: {part}");
+    assert_eq!(parts(15_000), [], "all of it");
+    let (h, t0, _) = play(&[(0, INVITE)]);
+    assert_eq!(h.ramps(t0 + ms(10)).count(), 0, "what is down gets none");
+}

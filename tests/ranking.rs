@@ -481,6 +481,18 @@ fn an_order_stays_for_the_life_of_its_records_where_requests_stick_to_it() {
 }
 
 #[test]
+fn two_services_of_equal_standing_hold_an_order_each() {
+    let naptr = Some((10, 10));
+    let of = |numbers: &[u32]| Tier::new(naptr, 10, numbers.iter().map(|n| server(*n, 1, &[*n])).collect());
+    let mut world = World::of(vec![of(&[1, 2]), of(&[3, 4])]);
+    let (one, other) = ([(1, 1.0), (2, 9.0), (3, 1.0), (4, 9.0)], [(1, 9.0), (2, 1.0), (3, 9.0), (4, 1.0)]);
+    let plain = [vec![1], vec![2], vec![3], vec![4]];
+    assert_eq!(order(&world.answers(&one)), plain);
+    assert_eq!(order(&world.answers(&other)), plain, "one answer");
+    assert_eq!(order(&world.answers(&other)), [vec![2], vec![1], vec![4], vec![3]], "two");
+}
+
+#[test]
 fn one_call_goes_where_it_went_within_a_class() {
     let mut world = World::of(vec![tier(10, &[1, 2, 3, 4])]);
     let first = |l: &Arc<Located>, seed| {

@@ -5,10 +5,12 @@ use std::time::{Instant, SystemTime};
 use serde_json::{Value, json};
 
 use crate::config::{ConfigError, DomainPattern, Warning};
+use crate::runtime::glance::Fallen;
 use crate::runtime::node::{Listed, Node, ReloadError, Reloaded};
 
 use super::process::Process;
 use super::resolve::{down_for, round};
+use super::words;
 
 /// Record sets listed where no limit is asked for.
 pub const DNS_ENTRIES: usize = 1000;
@@ -84,8 +86,9 @@ fn is_up(listed: &Listed) -> bool {
 pub fn peers(node: &Node) -> Value {
     let now = Instant::now();
     let (policy, stats, listed) = (node.policy(), node.stats(), node.instances(now));
+    let fallen = node.fallen();
     let of = |peer| -> (Vec<Value>, Value, Value) {
-        let instances = listed.iter().filter(|l| l.peer == peer).map(|l| instance(l, now)).collect();
+        let instances = listed.iter().filter(|l| l.peer == peer).map(|l| instance(l, &fallen, now)).collect();
         let words = |counts: &ahash::AHashMap<(Option<crate::flow::PeerId>, &'static str), u64>| {
             let mut words: Vec<_> = counts.iter().filter(|((p, _), _)| *p == peer).collect();
             words.sort();
@@ -134,11 +137,15 @@ fn domain(pattern: &DomainPattern) -> String {
     }
 }
 
-fn instance(listed: &Listed, now: Instant) -> Value {
+fn instance(listed: &Listed, fallen: &Fallen, now: Instant) -> Value {
+    let down = fallen.get(&listed.instance).filter(|_| !is_up(listed));
     json!({
         "instance": listed.instance.to_string(),
         "up": is_up(listed),
         "standing": listed.standing.label(),
+        "since": down.map(|(since, _)| round(now.saturating_duration_since(*since).as_secs_f64())),
+        "reason": down.map(|(_, reason)| *reason),
+        "reason_text": down.map(|(_, reason)| words::fallen(reason)),
         "down_for": down_for(listed.standing, now),
         "probed": listed.probed,
     })
@@ -155,6 +162,7 @@ pub fn dns(node: &Node, limit: usize) -> Value {
                 "name": e.name,
                 "type": e.kind.label(),
                 "outcome": e.outcome,
+                "age": e.age.map(|age| round(age.as_secs_f64())),
                 "ttl": round(e.ttl.as_secs_f64()),
                 "stale": e.stale,
                 "records": e.records,

@@ -60,6 +60,7 @@ fn record(located: &Arc<Located>, tier: u16, reason: PickReason, now: Instant) -
         branch: 1,
         started: now,
         first_response: None,
+        rang: None,
         ended: None,
         outcome: "pending",
         status: 0,

@@ -125,6 +125,7 @@ fn attempt(record: &Record, at: usize) -> Option<Value> {
         "branch": format!("{:016x}", attempt.branch),
         "started_ms": ms(record, attempt.started),
         "first_response_ms": attempt.first_response.map(|t| ms(record, t)),
+        "rang_ms": attempt.rang.map(|t| ms(record, t)),
         "ended_ms": attempt.ended.map(|t| ms(record, t)),
         "outcome": attempt.outcome,
         "status": (attempt.status != 0).then_some(attempt.status),

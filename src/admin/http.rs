@@ -23,8 +23,9 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::runtime::node::Node;
 
 use super::auth::{Audit, Denied, Tokens};
+use super::feed::{self, Feed};
 use super::whatif::WhatIf;
-use super::{alto, api, explain, metrics, page, resolve, search, text};
+use super::{alto, api, assets, explain, metrics, overview, page, resolve, search, text};
 
 /// Connections served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 128;
@@ -62,8 +63,12 @@ pub async fn serve(node: Arc<Node>, listener: TcpListener) -> io::Result<()> {
 /// As [`serve`], with another time that a connection may be quiet.
 pub(super) async fn serve_with(node: Arc<Node>, listener: TcpListener, quiet: Duration) -> io::Result<()> {
     let listener = Bounded { listener, quiet, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
-    let router = router(node).into_make_service_with_connect_info::<Remote>();
-    axum::serve(listener, router).await
+    let feed = Feed::new(Arc::clone(&node));
+    let router = router(node, Arc::clone(&feed)).into_make_service_with_connect_info::<Remote>();
+    tokio::select! {
+        ended = axum::serve(listener, router) => ended,
+        () = feed.run() => Ok(()),
+    }
 }
 
 /// Who asks.
@@ -121,19 +126,23 @@ impl Fence {
     }
 }
 
-fn router(node: Arc<Node>) -> Router {
+fn router(node: Arc<Node>, feed: Arc<Feed>) -> Router {
+    let watch = Arc::clone(&feed);
     let fence = Fence::new(&node);
     let audit = fence.audit.clone();
     Router::new()
         .route("/api/v1/audit", get(async move || Json(audit.json())))
-        .route("/", get(front))
-        .route("/metrics", get(all_metrics))
+        .merge(assets::routes())
+        .merge(feed::routes(feed))
+        .route("/plain", get(plain))
+        .route("/metrics", get(async move |State(node): Shared| all_metrics(&node, &watch)))
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/api/v1/status", get(async |State(node): Shared| Json(api::status(&node))))
         .route("/api/v1/peers", get(async |State(node): Shared| Json(api::peers(&node))))
         .route("/api/v1/dns", get(dns).delete(flush))
         .route("/api/v1/dns/{*name}", delete(flush_name))
+        .route("/api/v1/certificates", get(async |State(node): Shared| Json(overview::certificates(&node))))
         .route("/api/v1/alto", get(alto_state).delete(flush_alto))
         .route("/api/v1/alto/{*whose}", delete(flush_alto_of))
         .route("/api/v1/resolve", get(resolve_uri))
@@ -179,7 +188,7 @@ async fn guard(
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),
         (header::REFERRER_POLICY, "no-referrer"),
-        (header::CONTENT_SECURITY_POLICY, page::POLICY),
+        (header::CONTENT_SECURITY_POLICY, assets::POLICY),
     ];
     for (name, value) in set {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
@@ -229,12 +238,13 @@ fn is_known_host(host: &str, node_name: &str) -> bool {
         || name.eq_ignore_ascii_case(node_name)
 }
 
-async fn front(State(node): Shared) -> Html<String> {
+async fn plain(State(node): Shared) -> Html<String> {
     Html(page::page(&api::status(&node), &api::peers(&node)))
 }
 
-async fn all_metrics(State(node): Shared) -> Response {
-    ([(header::CONTENT_TYPE, text::MEDIA_TYPE)], metrics::metrics(&node)).into_response()
+fn all_metrics(node: &Node, feed: &Feed) -> Response {
+    let text = metrics::metrics(node) + &feed.metrics();
+    ([(header::CONTENT_TYPE, text::MEDIA_TYPE)], text).into_response()
 }
 
 /// Alive: every shard can be looked at.
@@ -398,8 +408,8 @@ impl axum::serve::Listener for Bounded {
     }
 }
 
-/// A connection and its place among those served. One that sends nothing for `limit` loses its place, so that
-/// half-sent requests cannot keep others out.
+/// A connection and its place among those served. One that neither sends nor takes anything for `limit` loses its
+/// place, so that half-sent requests and readers that have gone cannot keep others out.
 struct Held {
     stream: TcpStream,
     limit: Duration,
@@ -436,7 +446,13 @@ impl tokio::io::AsyncWrite for Held {
         cx: &mut std::task::Context<'_>,
         buf: &[u8],
     ) -> std::task::Poll<io::Result<usize>> {
-        std::pin::Pin::new(&mut self.stream).poll_write(cx, buf)
+        let written = std::pin::Pin::new(&mut self.stream).poll_write(cx, buf);
+        if written.is_ready() {
+            // Who takes in what is sent is alive: a reader of events says nothing itself.
+            let until = tokio::time::Instant::now() + self.limit;
+            self.quiet.as_mut().reset(until);
+        }
+        written
     }
 
     fn poll_flush(

@@ -13,18 +13,29 @@
 //! | `explain` | the decision record of a call as JSON |
 //! | `words` | the same in sentences |
 //! | `search` | which of the recent calls |
-//! | `page` | what a browser sees |
+//! | `page` | what a browser without scripts sees |
+//! | `assets` | the dashboard's files, within the binary |
+//! | `overview` | what the dashboard shows first, as JSON |
+//! | `journal` | what happened lately |
+//! | `window` | how calls fared in the last minutes |
+//! | `feed` | live updates as server-sent events |
 //! | `client` | asks a running node |
 
 mod alto;
 mod api;
+mod assets;
 pub mod auth;
 pub mod client;
 #[cfg(test)]
 mod costs_tests;
+#[cfg(test)]
+mod dashboard_tests;
 mod explain;
+mod feed;
 mod http;
+mod journal;
 mod metrics;
+mod overview;
 mod page;
 mod process;
 pub mod resolve;
@@ -33,6 +44,9 @@ mod search;
 mod tests;
 mod text;
 pub mod whatif;
+mod window;
+#[cfg(test)]
+mod window_tests;
 mod words;
 
 pub use http::{ServeError, bind, serve};

@@ -1,14 +1,6 @@
-//! What a browser sees: the state in one page that needs no script and nothing from elsewhere.
+//! What a browser without scripts sees: the state in one page.
 
 use serde_json::Value;
-
-/// Nothing may be loaded from anywhere; styles stand in the page.
-pub const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
-
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:60rem;padding:0 1rem;color:#222}\
-table{border-collapse:collapse;width:100%}th,td{text-align:left;padding:.3rem .6rem;border-bottom:1px solid #ddd}\
-.down{color:#b00020}.up{color:#1b7f3b}code{font-size:.95em}\
-@media(prefers-color-scheme:dark){body{background:#16181c;color:#ddd}th,td{border-color:#333}a{color:#8ab4f8}}";
 
 /// The page for a status and the peers, as the API gives them.
 pub fn page(status: &Value, peers: &Value) -> String {
@@ -46,7 +38,7 @@ pub fn page(status: &Value, peers: &Value) -> String {
         .collect();
     format!(
         "<!doctype html><html lang=en><meta charset=utf-8><meta http-equiv=refresh content=5>\
-         <meta name=viewport content=\"width=device-width\"><title>{name} - sbe</title><style>{STYLE}</style>\
+         <meta name=viewport content=\"width=device-width\"><title>{name} - sbe</title><link rel=stylesheet href=/ui/style.css><body class=plain>\
          <h1>{name}</h1><p>sbe {}, {state}, up {} s. Calls: {}. Requests: {}. Failovers: {}.</p>\
          <p>Listeners: {}</p><table><tr><th>Peer<th>Calls<th>Instances</tr>{rows}</table>\
          <p><a href=/metrics>metrics</a> <a href=/api/v1/status>status</a> <a href=/api/v1/peers>peers</a> \

@@ -17,28 +17,28 @@ use crate::config;
 use crate::runtime::node::Node;
 
 /// A node with one UDP listener, a core and a peer, all sockets on ports of their own.
-struct World {
-    node: Arc<Node>,
-    admin: Admin,
-    address: String,
-    core: UdpSocket,
-    peer: UdpSocket,
+pub(super) struct World {
+    pub(super) node: Arc<Node>,
+    pub(super) admin: Admin,
+    pub(super) address: String,
+    pub(super) core: UdpSocket,
+    pub(super) peer: UdpSocket,
     file: Option<PathBuf>,
     _runtime: Runtime,
 }
 
 impl World {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with(None)
     }
 
     /// `name`: of a configuration file to write, so that it can be reloaded.
-    fn with(name: Option<&str>) -> Self {
+    pub(super) fn with(name: Option<&str>) -> Self {
         Self::patient(name, Duration::from_secs(15))
     }
 
     /// With an admin interface that ends connections which are quiet for so long.
-    fn patient(name: Option<&str>, quiet: Duration) -> Self {
+    pub(super) fn patient(name: Option<&str>, quiet: Duration) -> Self {
         Self::of(name, &configuration(""), quiet)
     }
 
@@ -61,21 +61,21 @@ impl World {
         Self { node, admin, address, core, peer, file, _runtime: runtime }
     }
 
-    fn get(&self, path: &str) -> Answer {
+    pub(super) fn get(&self, path: &str) -> Answer {
         self.admin.get(path).unwrap()
     }
 
-    fn json(&self, path: &str) -> Value {
+    pub(super) fn json(&self, path: &str) -> Value {
         let answer = self.get(path);
         serde_json::from_slice(&answer.body).unwrap_or_else(|e| panic!("{path}: {e}: {answer:?}"))
     }
 
-    fn metrics(&self) -> String {
+    pub(super) fn metrics(&self) -> String {
         String::from_utf8(self.get("/metrics").body).unwrap()
     }
 
     /// A call of the core to the peer's address, which the peer answers with `status`.
-    fn call(&self, call_id: &str, status: u16) {
+    pub(super) fn call(&self, call_id: &str, status: u16) {
         let sbe = self.node.listeners()[0].bind;
         let to = self.peer.local_addr().unwrap();
         let from = self.core.local_addr().unwrap();
@@ -124,7 +124,7 @@ fn socket(ip: &str) -> UdpSocket {
     socket
 }
 
-fn configuration(more: &str) -> String {
+pub(super) fn configuration(more: &str) -> String {
     format!(
         "[node]\nname = \"edge.test\"\n[[listen]]\ntransport = \"udp\"\nbind = \"127.0.0.1:0\"\n\
          [core]\nnext_hops = [\"sip:127.0.0.11:5999\"]\nsources = [\"127.0.0.11/32\"]\n\
@@ -134,7 +134,7 @@ fn configuration(more: &str) -> String {
 }
 
 /// The samples of a text: name with labels, and value; every line is checked.
-fn samples(text: &str) -> BTreeMap<String, f64> {
+pub(super) fn samples(text: &str) -> BTreeMap<String, f64> {
     let mut all = BTreeMap::new();
     let mut family = String::new();
     for line in text.lines() {
@@ -480,7 +480,7 @@ fn what_is_not_there_and_what_comes_by_another_name_is_refused_in_json() {
         assert_eq!(answer.status, status, "{method} {path}");
         assert!(serde_json::from_slice::<Value>(&answer.body).unwrap()["error"].is_string());
     }
-    let page = world.get("/");
+    let page = world.get("/plain");
     assert_eq!(page.status, 200);
     let text = String::from_utf8(page.body).unwrap();
     assert!(text.contains("edge.test") && text.contains("sp1"), "{text}");

@@ -86,6 +86,38 @@ pub fn refusal(reason: &str) -> Option<&'static str> {
     })
 }
 
+/// What made attempts fail, in a few words.
+pub fn failure(outcome: &str) -> Option<&'static str> {
+    Some(match outcome {
+        "timeout" => "said nothing in time",
+        "icmp" => "could not be reached (ICMP error)",
+        "connect_refused" => "refused or reset the connection",
+        "connect_timeout" => "accepted no connection in time",
+        "tls" => "failed in the TLS handshake",
+        "closed" => "closed the connection before an answer",
+        "queue_full" => "read too slowly",
+        "too_large" => "takes no datagram of this size",
+        "local" => "could not be sent to (error of this machine)",
+        "status_503" => "answered 503 (Service Unavailable)",
+        _ => return None,
+    })
+}
+
+/// What took an instance down.
+pub fn fallen(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "silence" => "it did not answer",
+        "retry_after" => "it asked to be left alone (503 with Retry-After)",
+        "probe_failed" => "it did not answer probes",
+        "icmp" => "its host or port could not be reached (ICMP error)",
+        "connect_refused" => "it refused the connection",
+        "connect_timeout" => "it accepted no connection in time",
+        "tls" => "the TLS handshake with it failed",
+        "closed" => "it closed the connection before it answered",
+        _ => return None,
+    })
+}
+
 /// Why an attempt went where it went.
 pub fn chosen(record: &Record, at: usize) -> String {
     let Some(attempt) = record.attempts.get(at) else { return String::new() };

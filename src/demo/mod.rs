@@ -3,6 +3,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `dns` | an authoritative name server |
+//! | `alto` | a strict ALTO server |
 //! | `instance` | a SIP server instance of the peer, which can be killed |
 //! | `caller` | a user agent of the core that makes calls |
 //! | `message` | what the two say |
@@ -14,6 +15,7 @@
 //!
 //! The parts are usable on their own: the end-to-end tests are made of them.
 
+pub mod alto;
 pub mod caller;
 pub mod dns;
 pub mod instance;
@@ -129,6 +131,7 @@ async fn play(options: &Options) -> io::Result<bool> {
         started: started.subscribe(),
         round: options.calls.map_or(round, |calls| calls.min(round)),
         screen: Arc::clone(&screen),
+        world: Arc::clone(&world),
     };
     // Holds the instances, until it is dropped at the very end.
     let mut background = JoinSet::new();

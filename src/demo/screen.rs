@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 use std::io::{IsTerminal, Write as _};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::flow::Transport;
@@ -31,6 +31,8 @@ pub(super) struct Screen {
     closed: AtomicBool,
     /// Lines about single calls in the current second.
     told: AtomicU32,
+    /// The last change of a cost, and what the instances had answered until then.
+    shift: Mutex<Option<(String, Vec<Counts>)>>,
 }
 
 impl Screen {
@@ -38,7 +40,7 @@ impl Screen {
     pub(super) fn new() -> Self {
         let colour =
             std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-        Self { colour, closed: AtomicBool::new(false), told: AtomicU32::new(0) }
+        Self { colour, closed: AtomicBool::new(false), told: AtomicU32::new(0), shift: Mutex::default() }
     }
 
     /// Nobody reads it any more.
@@ -68,6 +70,13 @@ impl Screen {
         self.line(GREEN, &format!("  + {text}"));
     }
 
+    /// The border element has learnt of another cost.
+    pub(super) fn shift(&self, world: &World, name: &str, cost: f64, after: u128) {
+        let what = format!("{name} costs {cost}");
+        self.line(YELLOW, &format!("  ~ ALTO: {what} now, known to the border element after {after} ms"));
+        *self.shift.lock().unwrap_or_else(PoisonError::into_inner) = Some((what, counts(world)));
+    }
+
     /// Who there is, and what will happen.
     pub(super) fn welcome(&self, world: &World, options: &Options) {
         let mut out = String::new();
@@ -77,6 +86,9 @@ impl Screen {
         row("dashboard", format!("http://{}/", world.admin));
         row("border element", listeners(world));
         row("DNS", format!("{}, zone {}", world.dns.addr(), world::DOMAIN));
+        let costs: Vec<String> =
+            INSTANCES.iter().zip(world::COSTS).map(|((name, ..), cost)| format!("{name} {cost}")).collect();
+        row("ALTO", format!("{}, costs: {}", world.alto.url(), costs.join(", ")));
         for (instance, (name, priority, weight)) in world.instances.iter().zip(INSTANCES) {
             let tls = instance.secure_addr().map_or(String::new(), |a| format!(", {} tls", a.port()));
             row(
@@ -100,6 +112,10 @@ impl Screen {
         row(
             "failures",
             "an instance is killed and restarted, one answers 503, one goes silent, two fail at once".into(),
+        );
+        row(
+            "costs",
+            "one instance of the first priority becomes dear, and cheap again in the next round".into(),
         );
         self.line(BOLD, "sbe demo: a border element between a core and a peer, all on loopback");
         self.line(PLAIN, &out);
@@ -179,6 +195,11 @@ impl Screen {
             format!("{uas} INVITEs answered by the instances, {} answers at the caller", f.answered),
         );
         row("instances", shares(world, &all.iter().map(|c| c.answered).collect::<Vec<_>>()));
+        row("ALTO", format!("{} requests to the server", world.alto.total()));
+        if let Some((what, before)) = &*self.shift.lock().unwrap_or_else(PoisonError::into_inner) {
+            let since: Vec<u64> = all.iter().zip(before).map(|(n, b)| n.answered - b.answered).collect();
+            row("", format!("since {what}: {}", shares(world, &since)));
+        }
         let unended = f.answered - f.ended;
         let why = if unended > 0 { " (the instance that had answered was gone)" } else { "" };
         row("ended by BYE", format!("{} confirmed, {unended} not{why}", f.ended));

@@ -1,27 +1,38 @@
 //! Which instance fails when, and comes back. The clock is the number of calls.
 
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
 use super::instance::{Instance, Mode};
 use super::screen::Screen;
+use super::world::World;
 
 /// A killed instance stays dead at least this long, so that its calls find the port closed.
 const DEAD: Duration = Duration::from_millis(1200);
 
+/// What the instances of the first priority usually cost, and what one of them costs now and then.
+const EQUAL: f64 = 10.0;
+const DEAR: f64 = 40.0;
+/// How long the border element may take to learn of another cost.
+const LEARNT: Duration = Duration::from_secs(3);
+
 /// Something that happens to one of the two instances of the first priority.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
     Kill(usize),
     Restart(usize),
     Become(usize, Mode),
+    /// The ALTO server says another cost of it.
+    Cost(usize, f64),
 }
 
 /// A round: after how many thousandths of its calls what happens. Instances by number; they change roles
 /// every other round.
-const ROUND: [(u64, Step); 8] = [
+const ROUND: [(u64, Step); 10] = [
+    (50, Step::Cost(1, EQUAL)),
     (150, Step::Kill(0)),
     (400, Step::Restart(0)),
     (500, Step::Become(1, Mode::Unavailable)),
@@ -31,6 +42,8 @@ const ROUND: [(u64, Step); 8] = [
     (760, Step::Become(1, Mode::Unavailable)),
     (820, Step::Become(1, Mode::Answer)),
     (850, Step::Become(0, Mode::Answer)),
+    // When what the failures have delayed is over.
+    (920, Step::Cost(0, DEAR)),
 ];
 
 /// Makes the instances fail, round after round.
@@ -41,6 +54,7 @@ pub(super) struct Script {
     /// Calls in a round.
     pub(super) round: u64,
     pub(super) screen: Arc<Screen>,
+    pub(super) world: Arc<World>,
 }
 
 impl Script {
@@ -59,7 +73,7 @@ impl Script {
     }
 
     async fn carry_out(&mut self, step: Step, swap: usize) {
-        let (Step::Kill(i) | Step::Restart(i) | Step::Become(i, _)) = step;
+        let (Step::Kill(i) | Step::Restart(i) | Step::Become(i, _) | Step::Cost(i, _)) = step;
         let Some(instance) = self.instances.get_mut(i ^ swap) else { return };
         let who = format!("instance {} ({})", instance.name(), instance.addr());
         match step {
@@ -75,6 +89,10 @@ impl Script {
                 Ok(()) => self.screen.recovery(&format!("{who} restarted")),
                 Err(e) => self.screen.failure(&format!("{who} cannot be restarted: {e}")),
             },
+            Step::Cost(_, cost) => {
+                let (name, addr) = (instance.name().to_owned(), instance.addr().ip());
+                self.change_cost(&name, addr, cost).await;
+            }
             Step::Become(_, mode) => {
                 instance.set_mode(mode);
                 match mode {
@@ -84,5 +102,23 @@ impl Script {
                 }
             }
         }
+    }
+
+    /// Has the ALTO server say another cost, and tells when the border element knows of it.
+    async fn change_cost(&self, name: &str, addr: IpAddr, cost: f64) {
+        let known = || {
+            let snapshot = self.world.node.resolver().ranker().snapshot();
+            snapshot.cost(&addr, Instant::now()).map(|c| c.value)
+        };
+        if self.world.alto.cost(addr) == Some(cost) {
+            return;
+        }
+        self.world.alto.set_cost(addr, cost);
+        let asked = Instant::now();
+        while known() != Some(cost) && asked.elapsed() < LEARNT {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let after = asked.elapsed().as_millis();
+        self.screen.shift(&self.world, name, cost, after);
     }
 }

@@ -13,6 +13,7 @@ use crate::config::{self, Config, Realm};
 use crate::flow::Transport;
 use crate::runtime::node::Node;
 
+use super::alto::AltoServer;
 use super::caller::Caller;
 use super::dns::{Dns, Zone};
 use super::instance::{Instance, Watch};
@@ -20,12 +21,19 @@ use super::tls::Authority;
 
 /// Where everything is.
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Where the instances are: each at an address of its own, since costs are those of addresses.
+const fn place(at: u8) -> IpAddr {
+    IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2 + at))
+}
 /// The border element's name.
 const NODE: &str = "sbe.core.example";
 /// The peer's domain.
 pub const DOMAIN: &str = "demo.example";
 /// The peer's instances: name, SRV priority and weight.
 pub const INSTANCES: [(&str, u16, u16); 3] = [("alpha", 10, 60), ("beta", 10, 40), ("gamma", 20, 100)];
+/// What an instance costs by ALTO, if nothing is the matter; the second priority's costs nothing, and that must not
+/// matter.
+pub const COSTS: [f64; 3] = [10.0, 10.0, 0.0];
 /// TTL of all records, seconds.
 const TTL: u32 = 60;
 /// How long an instance rings.
@@ -39,6 +47,8 @@ pub struct World {
     pub instances: Vec<Watch>,
     /// The name server.
     pub dns: Dns,
+    /// The ALTO server.
+    pub alto: Arc<AltoServer>,
     /// The border element.
     pub node: Arc<Node>,
     /// The core's user agent.
@@ -49,7 +59,7 @@ pub struct World {
 }
 
 /// The configuration of a border element with listeners on free ports of loopback towards both sides.
-fn config(dns: SocketAddr, certificates: &Path) -> String {
+fn config(dns: SocketAddr, alto: &str, certificates: &Path) -> String {
     let certificates = certificates.display();
     let listen: String = ["core", "peering"]
         .into_iter()
@@ -66,7 +76,8 @@ fn config(dns: SocketAddr, certificates: &Path) -> String {
          [sip]\ntry_timeout = \"1s\"\n\n[health]\nhold_down = \"1s\"\n\n[dns]\nservers = [\"{dns}\"]\n\n\
          [tls]\ncertificate = \"{certificates}/node.pem\"\nkey = \"{certificates}/node.key\"\n\
          trust = [\"{certificates}/ca.pem\"]\n\n[core]\nsources = [\"{LOOPBACK}/32\"]\nnext_hops = [\"sip:{LOOPBACK}:5060\"]\n\n\
-         [[peer]]\nname = \"demo\"\ndomains = [\"{DOMAIN}\"]\n\n[admin]\nbind = \"{LOOPBACK}:0\"\n"
+         [[peer]]\nname = \"demo\"\ndomains = [\"{DOMAIN}\"]\n\n\
+         [alto]\ndirectory = \"{alto}\"\nrefresh = \"250ms\"\npersist = 1\nhold_down = \"0s\"\n\n[admin]\nbind = \"{LOOPBACK}:0\"\n"
     )
 }
 
@@ -111,14 +122,17 @@ impl World {
     pub async fn start() -> io::Result<(Arc<Self>, Vec<Instance>)> {
         let authority = Authority::new()?;
         let mut instances = Vec::with_capacity(INSTANCES.len());
-        for (name, ..) in INSTANCES {
-            let instance = Instance::start(name, SocketAddr::new(LOOPBACK, 0), RING).await?;
+        for (at, (name, ..)) in (0..).zip(INSTANCES) {
+            let instance = Instance::start(name, SocketAddr::new(place(at), 0), RING).await?;
             instances.push(instance.with_tls(authority.acceptor(DOMAIN)?)?);
         }
         let dns = Dns::start(LOOPBACK, zone(&instances)?).await?;
         // Read at the start and never again.
         let files = authority.files(NODE)?;
-        let config = parse(&config(dns.addr(), files.directory()))?;
+        let costs: Vec<(IpAddr, f64)> =
+            instances.iter().zip(COSTS).map(|(instance, cost)| (instance.addr().ip(), cost)).collect();
+        let alto = Arc::new(AltoServer::start(LOOPBACK, &costs).await?);
+        let config = parse(&config(dns.addr(), &alto.url(), files.directory()))?;
         let bind = config.admin.unwrap_or(SocketAddr::new(LOOPBACK, 0));
         let node = Node::start(config, None, &tokio::runtime::Handle::current()).map_err(io::Error::other)?;
         drop(files);
@@ -130,7 +144,7 @@ impl World {
         let admin_server = tokio::spawn(admin::serve(Arc::clone(&node), http));
         node.set_ready();
         let watches = instances.iter().map(Instance::watch).collect();
-        Ok((Arc::new(Self { instances: watches, dns, node, caller, admin, admin_server }), instances))
+        Ok((Arc::new(Self { instances: watches, dns, alto, node, caller, admin, admin_server }), instances))
     }
 
     /// The name of the instance at an address.

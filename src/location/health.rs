@@ -87,6 +87,9 @@ impl Health {
         let was_down = entry.is_down();
         let reason = entry.observe(now, seen, &policy);
         let down = entry.is_down();
+        if down && !was_down {
+            entry.went_down = (now, reason);
+        }
         if entry.is_clean() {
             self.entries.remove(&instance);
         }
@@ -107,6 +110,18 @@ impl Health {
         let mut all: Vec<_> = self.entries.keys().map(|i| (*i, self.standing(now, i))).collect();
         all.sort_unstable_by_key(|(i, _)| *i);
         all
+    }
+
+    /// Of every instance that is not simply up: since when, and the word for what took it down.
+    pub fn fallen(&self) -> impl Iterator<Item = (Instance, Instant, &'static str)> + '_ {
+        let down = self.entries.iter().filter(|(_, e)| e.is_down());
+        down.map(|(instance, e)| (*instance, e.went_down.0, e.went_down.1))
+    }
+
+    /// The instances that get less than their share because they have just come back, and the part of it they get.
+    pub fn ramps(&self, now: Instant) -> impl Iterator<Item = (Instance, f64)> + '_ {
+        let up = self.entries.iter().filter(|(_, e)| !e.is_down());
+        up.map(move |(instance, e)| (*instance, e.ramp(now, &self.policy))).filter(|(_, part)| *part < 1.0)
     }
 
     /// Forgets what no longer matters: a hold-down that ran out at least `hold_down_max` (and a

@@ -5,7 +5,7 @@
 //! | first costs of a group | taken over at once |
 //! | first cost of one member, or a new member | that member's class is taken over at once |
 //! | a fresh answer puts a member into another class than the held one | counted for that member |
-//! | … `persist` in a row, and `hold_down` since the last change | the new classes of all such members are taken over |
+//! | … `persist` in a row to the same side, and `hold_down` since the last change | all such members move as far as these agree |
 //! | a fresh answer agrees with what is held | the member's count begins anew |
 //! | the best member of the leading class is gone, or all of that class are down | taken over at once |
 //! | the operator sets another cost | taken over at once |
@@ -24,8 +24,9 @@ use crate::flow::Transport;
 /// What an order is held of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Group {
-    /// The targets of one tier; without a priority: of all priorities of one NAPTR record.
-    Targets(Option<(u16, u16)>, Option<Transport>, Option<u16>),
+    /// The targets of one tier; without a priority: of all priorities of one NAPTR record. The last number tells apart
+    /// those that are alike in all the rest.
+    Targets(Option<(u16, u16)>, Option<Transport>, Option<u16>, usize),
     /// The addresses of one target.
     Addresses(u64),
 }
@@ -118,8 +119,35 @@ struct Member {
     cost: Option<f64>,
     /// The cost that the operator set.
     set: Option<f64>,
-    /// Fresh answers in a row that put it elsewhere.
+    /// Fresh answers in a row that put it elsewhere, all to the same side.
     streak: u32,
+    /// Where these put it that moved it least.
+    least: u16,
+    /// Where the last one put it, and how many in a row did so.
+    last: u16,
+    same: u32,
+}
+
+impl Member {
+    /// One more fresh answer, which puts it into another class than the held one.
+    fn count(&mut self, class: u16) {
+        let onward = self.streak > 0 && (class > self.class) == (self.least > self.class);
+        if onward {
+            let nearer = class.abs_diff(self.class) < self.least.abs_diff(self.class);
+            self.least = if nearer { class } else { self.least };
+            self.streak = self.streak.saturating_add(1);
+        } else {
+            (self.streak, self.least) = (1, class);
+        }
+        self.same = if onward && class == self.last { self.same.saturating_add(1) } else { 1 };
+        self.last = class;
+    }
+
+    /// Moves it as far as `persist` answers agree.
+    fn follow(&mut self, cost: Option<f64>, persist: u32) {
+        self.class = if self.same >= persist { self.last } else { self.least };
+        (self.cost, self.streak) = (cost, 0);
+    }
 }
 
 impl Held {
@@ -148,7 +176,16 @@ impl Held {
                 }
                 _ => {
                     before.push(*class);
-                    Member { id: seen.id, class: *class, cost: *cost, set: set(seen), streak: 0 }
+                    Member {
+                        id: seen.id,
+                        class: *class,
+                        cost: *cost,
+                        set: set(seen),
+                        streak: 0,
+                        least: 0,
+                        last: 0,
+                        same: 0,
+                    }
                 }
             };
             self.members.push(member);
@@ -166,7 +203,7 @@ impl Held {
                 continue;
             }
             if round {
-                member.streak = member.streak.saturating_add(1);
+                member.count(*class);
             }
             ready |= member.streak >= policy.persist;
         }
@@ -174,9 +211,9 @@ impl Held {
         let calm = self.changed.map(|at| at + policy.hold_down).filter(|until| now < *until);
         let wait = pinned.max(calm);
         if ready && wait.is_none() {
-            for ((member, cost), class) in self.members.iter_mut().zip(&costs).zip(&fresh) {
+            for (member, cost) in self.members.iter_mut().zip(&costs) {
                 if member.streak >= policy.persist {
-                    (member.class, member.cost, member.streak) = (*class, *cost, 0);
+                    member.follow(*cost, policy.persist);
                 }
             }
         }

@@ -25,6 +25,7 @@ use super::hysteresis::{Group, Memory, Order, Seen};
 use super::question::RecordKind;
 use super::snapshot::{Cost, CostMode, CostSnapshot};
 use crate::config::{AltoRule, AltoScope};
+use crate::flow::Transport;
 
 /// What costs made of a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +75,9 @@ pub struct Ranked {
     pub again_at: Option<Instant>,
 }
 
+/// NAPTR order and preference, transport, and priority of a group.
+type Alike = (Option<(u16, u16)>, Option<Transport>, Option<u16>);
+
 /// Where a result was ranked: what is passed on everywhere.
 struct Pass<'a> {
     snapshot: &'a CostSnapshot,
@@ -84,6 +88,8 @@ struct Pass<'a> {
     pin: Instant,
     now: Instant,
     again_at: Option<Instant>,
+    /// Groups had so far.
+    groups: Vec<Alike>,
 }
 
 /// Ranks a result. `located` is as the DNS gave it; `memory` is that of its key. `down`: what is known to be down.
@@ -111,7 +117,7 @@ pub fn rank(
     }
     memory.begin();
     let pin = srv_end(located, now);
-    let mut pass = Pass { snapshot, policy, memory, down, pin, now, again_at: ends };
+    let mut pass = Pass { snapshot, policy, memory, down, pin, now, again_at: ends, groups: Vec::new() };
     let ordered = pass.all(&with);
     let again_at = pass.again_at;
     memory.end();
@@ -173,7 +179,10 @@ impl Pass<'_> {
             return out.extend(group.iter().map(|t| Tier { ranking: any.then_some(ranking), ..t.clone() }));
         }
         let Some(first) = group.first() else { return };
-        let key = Group::Targets(first.naptr, first.transport(), (!across).then_some(first.priority));
+        let alike = (first.naptr, first.transport(), (!across).then_some(first.priority));
+        let nth = self.groups.iter().filter(|g| **g == alike).count();
+        self.groups.push(alike);
+        let key = Group::Targets(alike.0, alike.1, alike.2, nth);
         let order = self.memory.order(key, &seen, &scale, self.policy, Some(self.pin), self.now);
         self.again_at = earlier(self.again_at, order.again_at);
         (ranking.classes, ranking.held) = (order.count, order.held);

@@ -183,6 +183,8 @@ pub(super) struct Entry {
     proofs: u8,
     /// Last news.
     touched: Instant,
+    /// When it went down last, and the word for why; of no meaning while it is up.
+    pub went_down: (Instant, &'static str),
 }
 
 impl Entry {
@@ -199,6 +201,7 @@ impl Entry {
             relapses: 0,
             proofs: 0,
             touched: now,
+            went_down: (now, ""),
         }
     }
 

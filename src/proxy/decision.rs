@@ -66,6 +66,8 @@ pub struct AttemptRecord {
     pub started: Instant,
     /// First response of any kind.
     pub first_response: Option<Instant>,
+    /// First response other than 100 (Trying): what ends the caller's silence.
+    pub rang: Option<Instant>,
     /// When its outcome was known.
     pub ended: Option<Instant>,
     /// `pending`, a status code's class word, or a failure's label.
@@ -200,6 +202,20 @@ impl Ring {
         (found, (at > oldest).then_some(at))
     }
 
+    /// Shows up to `look` records from number `from` on, oldest first; gives the number to go on from. What has
+    /// been dropped meanwhile is passed over.
+    pub fn after(&self, from: u64, look: usize, see: &mut dyn FnMut(&Record)) -> u64 {
+        let oldest = self.pushed - self.records.len() as u64;
+        let start = from.clamp(oldest, self.pushed);
+        let skip = usize::try_from(start - oldest).unwrap_or(usize::MAX);
+        let mut next = start;
+        for record in self.records.iter().skip(skip).take(look) {
+            see(record);
+            next += 1;
+        }
+        next
+    }
+
     /// Newest first.
     pub fn recent(&self) -> impl Iterator<Item = &Record> {
         self.records.iter().rev().map(AsRef::as_ref)
@@ -257,5 +273,21 @@ mod tests {
         let (page, next) = ring.page(u64::MAX, 100, 2, &|_| true);
         assert_eq!((page.len(), next.is_some()), (2, true), "no more than asked for");
         assert_eq!(Ring::new(0).page(u64::MAX, 3, 3, &|_| true).1, None);
+    }
+
+    #[test]
+    fn what_is_new_is_seen_once_and_in_order_whatever_has_been_dropped() {
+        let mut ring = Ring::new(10);
+        (0..5).for_each(|n| ring.push(record(n)));
+        let mut seen = Vec::new();
+        let next = ring.after(0, 3, &mut |r| seen.push(r.status));
+        let next = ring.after(next, 100, &mut |r| seen.push(r.status));
+        assert_eq!((seen.as_slice(), next), ([0, 1, 2, 3, 4].as_slice(), 5));
+        (5..30).for_each(|n| ring.push(record(n)));
+        seen.clear();
+        let next = ring.after(next, 100, &mut |r| seen.push(r.status));
+        assert_eq!(seen, (20..30).collect::<Vec<_>>(), "5 to 19 are gone");
+        assert_eq!(ring.after(next, 100, &mut |_| panic!("nothing is new")), 30);
+        assert_eq!(ring.after(u64::MAX, 1, &mut |_| panic!("nor beyond the end")), 30);
     }
 }

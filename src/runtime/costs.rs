@@ -91,24 +91,17 @@ impl Ranker {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
-    /// A result in the order that costs give it, the same candidates in it. `located` is as the DNS gave it.
+    /// A result in the order that costs give it, the same candidates in it: when it is built, after a change of costs,
+    /// or when an order has run out. `located` is as the DNS gave it.
     pub fn rank(&self, located: Arc<Located>, now: Instant) -> Ranked {
-        if located.key.realm != Realm::Core {
-            self.want_all(&located, now);
-        }
-        self.ranked(located, now)
-    }
-
-    /// The same for a result that was ranked before: after a change of costs, or when an order has run out.
-    pub fn ranked(&self, located: Arc<Located>, now: Instant) -> Ranked {
         let policy = self.policy.load_full();
         let (Some(policy), Realm::Peering | Realm::Both, Outcome::Found) =
             (policy, located.key.realm, located.outcome)
         else {
             return Ranked { located, again_at: None };
         };
-        let snapshot = self.snapshot.load_full();
-        let down = self.down.load_full();
+        // A result is used as long as it is looked at, which need not be built anew for hours.
+        self.want_all(&located, &policy, now);
         let mut entries = self.entries();
         if entries.len() >= MAX_RANKED && !entries.contains_key(&located.key) {
             forget_some(&mut entries);
@@ -118,11 +111,14 @@ impl Ranker {
             memory: Memory::default(),
             seen: now,
         });
-        if entry.located.serial != located.serial {
-            entry.located = Arc::clone(&located);
-            entry.seen = now;
-        }
-        rank(&located, &snapshot, &policy, &mut entry.memory, &|i| down.contains(i), now)
+        entry.located = located;
+        entry.seen = now;
+        self.decide(entry, &policy, now)
+    }
+
+    fn decide(&self, entry: &mut Entry, policy: &RankPolicy, now: Instant) -> Ranked {
+        let (snapshot, down) = (self.snapshot.load(), self.down.load());
+        rank(&entry.located, &snapshot, policy, &mut entry.memory, &|i| down.contains(i), now)
     }
 
     fn entries(&self) -> MutexGuard<'_, HashMap<LocateKey, Entry, ahash::RandomState>> {
@@ -135,9 +131,8 @@ impl Ranker {
     }
 
     /// Remembers the sets of a result.
-    fn want_all(&self, located: &Located, now: Instant) {
-        let across = !located.key.sips
-            && self.policy.load().as_ref().is_some_and(|p| p.scope == AltoScope::AcrossPriorities);
+    fn want_all(&self, located: &Located, policy: &RankPolicy, now: Instant) {
+        let across = !located.key.sips && policy.scope == AltoScope::AcrossPriorities;
         // What is compared must be in one set: ranks are comparable only within one answer.
         let groups =
             located.tiers.chunk_by(|a, b| across && a.naptr == b.naptr && a.transport() == b.transport());
@@ -195,9 +190,8 @@ impl Ranker {
         };
         for key in keys {
             // One lock each, so that locations need not wait for all.
-            let known = self.entries().get(&key).map(|e| Arc::clone(&e.located));
-            if let Some(located) = known {
-                let _ = self.ranked(located, now);
+            if let (Some(policy), Some(entry)) = (self.policy.load_full(), self.entries().get_mut(&key)) {
+                let _ = self.decide(entry, &policy, now);
             }
         }
         self.epoch.fetch_add(1, Ordering::Release);

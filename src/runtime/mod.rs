@@ -18,6 +18,7 @@ mod driver;
 mod element;
 mod events;
 mod fixed;
+pub mod glance;
 mod glue;
 mod listen;
 pub mod log;

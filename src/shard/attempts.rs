@@ -147,6 +147,7 @@ impl Core {
                 branch: random,
                 started: now,
                 first_response: None,
+                rang: None,
                 ended: None,
                 outcome: "pending",
                 status: 0,

@@ -279,6 +279,21 @@ impl Shard {
         self.core.ring.page(before, look, most, wanted)
     }
 
+    /// Finished records from a number on: see [`Ring::after`].
+    pub fn records_after(&self, from: u64, look: usize, see: &mut dyn FnMut(&Record)) -> u64 {
+        self.core.ring.after(from, look, see)
+    }
+
+    /// Instances that are down, since when, and the word for why: see [`Health::fallen`].
+    pub fn fallen(&self) -> Vec<(Instance, Instant, &'static str)> {
+        self.core.health.fallen().collect()
+    }
+
+    /// Instances on their way back to a full share, and the part they get: see [`Health::ramps`].
+    pub fn ramps(&self, now: Instant) -> Vec<(Instance, f64)> {
+        self.core.health.ramps(now).collect()
+    }
+
     /// What is remembered of instances.
     pub fn health(&self, now: Instant) -> Vec<(Instance, Standing)> {
         self.core.health.iter_sorted(now)

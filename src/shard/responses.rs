@@ -87,11 +87,14 @@ impl Core {
         }
         let (instance, to, number) = (attempt.instance(), attempt.to, usize::from(attempt.record));
         let delivery = self.apply_attempt(now, handle, context, at, Some(msg));
-        if first
+        if (first || status > 100)
             && let Some(record) = context.live.as_mut().and_then(|l| l.record.as_mut())
             && let Some(entry) = record.attempts.get_mut(number)
         {
-            entry.first_response = Some(now);
+            entry.first_response.get_or_insert(now);
+            if status > 100 {
+                entry.rang.get_or_insert(now);
+            }
         }
         if delivery != Some(Delivery::Response) {
             return;

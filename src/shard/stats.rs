@@ -92,6 +92,27 @@ impl Stats {
         *self.dropped.entry(reason).or_default() += 1;
     }
 
+    /// A copy of the numbers, without what was located: that is a large table.
+    pub fn numbers(&self) -> Self {
+        Self {
+            requests: self.requests,
+            responses: self.responses,
+            answers: self.answers,
+            dropped: self.dropped.clone(),
+            rejected: self.rejected.clone(),
+            attempts: self.attempts.clone(),
+            failovers: self.failovers.clone(),
+            retransmissions_in: self.retransmissions_in,
+            retransmissions_out: self.retransmissions_out,
+            setup: self.setup.clone(),
+            answer_delay: self.answer_delay.clone(),
+            calls_aged: self.calls_aged,
+            table_full: self.table_full,
+            shed: self.shed.clone(),
+            located: AHashMap::new(),
+        }
+    }
+
     /// Remembers what was located for a peer (`None`: the core); with the table full, only what is known already.
     pub fn locate(&mut self, now: Instant, peer: Option<PeerId>, located: &Arc<Located>) {
         let key = (peer, located.key.clone());

@@ -312,8 +312,7 @@ fn wrong_credentials_are_not_tried_in_a_storm() {
 
 #[test]
 fn the_next_server_takes_over_and_the_first_one_comes_back() {
-    let two =
-        "directories = [\"http://127.0.0.1:8181/ird\", \"http://127.0.0.2:8181/ird\"]\nrefresh = \"30s\"";
+    let two = "directory = [\"http://127.0.0.1:8181/ird\", \"http://127.0.0.2:8181/ird\"]\nrefresh = \"30s\"";
     let host = |r: &Request| matches!(&r.target, Target::Http(u) if u.host_str() == Some("127.0.0.1"));
     let mut s = Stage::new(settings(two), ecs(endpoint_costs));
     s.want(&[PAIR]);

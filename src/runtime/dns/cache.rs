@@ -157,6 +157,11 @@ impl RrCache {
         }
     }
 
+    /// When the answer that is kept came; `None` where only a failure is.
+    pub(super) fn fetched(&self, question: &Question) -> Option<Instant> {
+        self.slots.get(question).and_then(|slot| slot.good.as_ref().map(|good| good.fetched))
+    }
+
     /// True if the last answer to the question was a failure, and not long ago.
     pub(super) fn failed_lately(&self, question: &Question, now: Instant) -> bool {
         let slot = self.slots.get(question);

@@ -124,7 +124,7 @@ impl Inner {
     /// Puts a kept result into the order that costs give it now. No question to the DNS, no wait.
     fn rank_again(&self, kept: &Kept, now: Instant) -> Arc<Located> {
         let costs = self.ranker.epoch();
-        let Ranked { located, again_at } = self.ranker.ranked(kept.plain.clone(), now);
+        let Ranked { located, again_at } = self.ranker.rank(kept.plain.clone(), now);
         let again = Kept {
             located: located.clone(),
             plain: kept.plain.clone(),

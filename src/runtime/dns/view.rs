@@ -14,6 +14,8 @@ pub struct Entry {
     pub kind: RecordKind,
     /// `found`, `nodata`, `nxdomain`, `servfail`, `timeout`.
     pub outcome: &'static str,
+    /// How long ago the answer came; `None` of a failure.
+    pub age: Option<Duration>,
     /// Time left to live; zero when it has run out.
     pub ttl: Duration,
     /// Run out, and kept for when the DNS fails (RFC 8767).
@@ -40,7 +42,16 @@ pub(super) fn entries(sets: &RrCache, now: Instant, valid_from: Instant, limit: 
             Answer::Timeout => ("timeout", Vec::new()),
         };
         let ttl = if meta.stale { Duration::ZERO } else { meta.expires.saturating_duration_since(now) };
-        Some(Entry { name: key.name.to_string(), kind: key.kind, outcome, ttl, stale: meta.stale, records })
+        let age = sets.fetched(key).map(|at| now.saturating_duration_since(at));
+        Some(Entry {
+            name: key.name.to_string(),
+            kind: key.kind,
+            outcome,
+            age,
+            ttl,
+            stale: meta.stale,
+            records,
+        })
     };
     keys.iter().filter_map(|key| entry(key)).take(limit).collect()
 }

@@ -19,6 +19,21 @@ struct Mark {
     down_until: Option<Instant>,
     /// Probes have a say: nothing is sure.
     probed: bool,
+    /// When something held against it was last cleared.
+    back: Option<Instant>,
+    /// Failures in a row soon after that. From the second on one answer may not be enough, so that it is never
+    /// sure to be up again.
+    relapses: u32,
+}
+
+impl Mark {
+    fn spoil(&mut self, now: Instant, hold_down: Duration) {
+        if !self.bad && self.relapses < 2 {
+            let soon = self.back.is_some_and(|t| now < t + 5 * hold_down);
+            self.relapses = if soon { self.relapses + 1 } else { 0 };
+        }
+        self.bad = true;
+    }
 }
 
 #[derive(Debug)]
@@ -49,17 +64,19 @@ impl HealthModel {
                 if !mark.bad {
                     mark.down_until = Some(now + hold_down);
                 }
-                mark.bad = true;
+                mark.spoil(now, hold_down);
             }
-            Observation::Silence { invite: false } => mark.bad = true,
+            Observation::Silence { invite: false } => mark.spoil(now, hold_down),
             Observation::Unreachable(_) => {}
             Observation::RetryAfter(after) => {
-                mark.bad = true;
+                mark.spoil(now, hold_down);
                 let until = now + after.min(longest);
                 mark.down_until = Some(mark.down_until.map_or(until, |t| t.max(until)));
             }
             Observation::Answered => {
-                *mark = Mark { cleared: Some(now), probed: mark.probed, ..Mark::default() }
+                let back = if mark.bad { Some(now) } else { mark.back };
+                let (probed, relapses) = (mark.probed, mark.relapses);
+                *mark = Mark { cleared: Some(now), probed, back, relapses, ..Mark::default() }
             }
             Observation::ProbeGood { .. } | Observation::ProbeBad { .. } => {
                 mark.probed = true;
@@ -74,7 +91,9 @@ impl HealthModel {
 
     /// Nothing has been held against it since `since`.
     fn surely_up(&self, instance: &Instance, since: Instant) -> bool {
-        self.marks.get(instance).is_none_or(|m| !m.bad && !m.probed && m.cleared.is_none_or(|t| t <= since))
+        self.marks
+            .get(instance)
+            .is_none_or(|m| !m.bad && !m.probed && m.relapses < 2 && m.cleared.is_none_or(|t| t <= since))
     }
 
     fn surely_down(&self, instance: &Instance, now: Instant) -> bool {

@@ -142,3 +142,26 @@ async fn a_change_of_rules_is_seen_at_the_next_look() {
     resolver.ranker().configure(None);
     assert_eq!(order(&resolver), PLAIN);
 }
+
+#[tokio::test(start_paused = true)]
+async fn sets_are_wanted_for_as_long_as_their_result_is_in_use() {
+    let (_script, resolver) = located().await;
+    let sets = |resolver: &Resolver| -> Vec<Vec<String>> {
+        let wanted = resolver.ranker().wanted(now());
+        wanted.iter().map(|set| set.iter().map(ToString::to_string).collect()).collect()
+    };
+    let pair = vec!["192.0.2.1".to_owned(), "192.0.2.2".to_owned()];
+    assert_eq!(sets(&resolver), std::slice::from_ref(&pair), "one address alone is no choice");
+    for answer in 1..=5 {
+        advance(Duration::from_secs(3600)).await;
+        publish(&resolver, answer, [1.0, 2.0, 3.0]);
+        resolver.locate(key("dest.test")).await;
+        assert_eq!(sets(&resolver), std::slice::from_ref(&pair));
+    }
+    advance(Duration::from_secs(3 * 3600)).await;
+    assert!(sets(&resolver).is_empty(), "nobody calls there any more");
+    // By agreement costs are compared across priorities, so they are asked for together.
+    resolver.ranker().configure(Some(RankPolicy { scope: AltoScope::AcrossPriorities, ..policy() }));
+    resolver.locate(key("dest.test")).await;
+    assert_eq!(sets(&resolver), [vec!["192.0.2.1".to_owned(), pair[1].clone(), "192.0.2.3".to_owned()]]);
+}
