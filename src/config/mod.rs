@@ -5,6 +5,7 @@ mod alto;
 mod check;
 pub mod defaults;
 mod error;
+pub mod hep;
 mod lint;
 mod listeners;
 mod load;
@@ -23,6 +24,7 @@ use std::time::Duration;
 pub use admin::AdminTokens;
 pub use alto::{Alto, AltoCredentials, AltoMode, AltoRule, AltoScope, AltoService};
 pub use error::{ConfigError, Warning};
+pub use hep::Hep;
 pub use load::{complaint, find, load, parse};
 pub use raw::known_keys;
 pub use records::{Records, RecordsOutput};
@@ -78,6 +80,8 @@ pub struct Config {
     pub admin_tokens: AdminTokens,
     /// `[records]`; `None`: no call records.
     pub records: Option<Records>,
+    /// `[hep]`; `None`: no copies to a capture server.
+    pub hep: Option<Hep>,
     /// `[limits]`
     pub limits: Limits,
     /// `[overload]`

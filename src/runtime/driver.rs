@@ -28,6 +28,7 @@ use super::call_records::Offer;
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
+use super::hep::Tap;
 use super::pace::{Pace, REST, Spread};
 use super::pool::Pool;
 use super::sys::{self, BATCH, SendBatch};
@@ -80,6 +81,8 @@ pub(super) struct Node<E> {
     pub(super) policy: ArcSwapOption<Policy>,
     /// Takes the events of calls; empty without `[records]`.
     pub(super) records: OnceLock<Offer>,
+    /// Takes a copy of every message; empty without `[hep]`.
+    pub(super) hep: OnceLock<Tap>,
 }
 
 /// One shard, and the worker's appointment with it.
@@ -288,6 +291,9 @@ impl<E: Element> Worker<E> {
             self.collect(shard, element, now);
         }
         for m in messages {
+            if let Some(hep) = self.node.hep.get() {
+                hep.received(now, &m.origin, m.bytes);
+            }
             feed(element, now, Input::Message { origin: &m.origin, bytes: m.bytes }, self.counters());
             self.collect(shard, element, now);
         }
@@ -309,6 +315,9 @@ impl<E: Element> Worker<E> {
     fn collect(&self, shard: usize, element: &mut E, now: Instant) {
         let mut steps = self.steps.borrow_mut();
         while let Some(output) = element.poll_output() {
+            if let (Some(hep), Output::Send(send)) = (self.node.hep.get(), &output) {
+                hep.sending(now, send, &self.node.listen);
+            }
             match output {
                 Output::Send(send) if send.hop.transport == Transport::Udp => {
                     match self.udp.get(usize::from(send.hop.listener.0)) {

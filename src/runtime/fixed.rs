@@ -32,6 +32,7 @@ pub(super) fn keep_fixed(config: &mut Config, before: &Config, bound: &[Listen])
     fixed("limits.dns_entries", config.limits.dns_entries != before.limits.dns_entries);
     fixed("[log]", config.log != before.log);
     fixed("[records]", config.records != before.records);
+    fixed("[hep]", config.hep != before.hep);
     fixed("admin.bind", config.admin != before.admin);
     sip.idle_timeout = old.idle_timeout;
     sip.message_timeout = old.message_timeout;
@@ -46,6 +47,7 @@ pub(super) fn keep_fixed(config: &mut Config, before: &Config, bound: &[Listen])
     config.limits.dns_entries = before.limits.dns_entries;
     config.log.clone_from(&before.log);
     config.records.clone_from(&before.records);
+    config.hep.clone_from(&before.hep);
     config.admin = before.admin;
     changed
 }

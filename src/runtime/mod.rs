@@ -20,6 +20,7 @@ mod events;
 mod fixed;
 pub mod glance;
 mod glue;
+pub mod hep;
 mod listen;
 pub mod log;
 pub mod node;
@@ -170,6 +171,7 @@ fn start_spread<E: Element>(
         peers: Default::default(),
         policy: ArcSwapOption::empty(),
         records: OnceLock::new(),
+        hep: OnceLock::new(),
     });
     Counters::add(&node.counters.udp_workers, udp_workers);
     let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
@@ -240,10 +242,14 @@ impl<E: Element> Handle<E> {
         self.node.policy.store(Some(policy));
     }
 
-    /// Where the events of calls go from now on.
-    fn record_calls(&self, records: &call_records::CallRecords) {
-        // Set once, by whoever starts the node.
-        let _ = self.node.records.set(records.offers());
+    /// Where the events of calls and copies of messages go; told once, by whoever starts the node.
+    fn watch(&self, records: Option<&call_records::CallRecords>, capture: Option<&hep::Capture>) {
+        if let Some(records) = records {
+            let _ = self.node.records.set(records.offers());
+        }
+        if let Some(capture) = capture {
+            let _ = self.node.hep.set(capture.tap());
+        }
     }
 
     /// Certificates and authorities in force; `None` without `[tls]`.

@@ -24,6 +24,7 @@ use super::call_records::{CallRecords, RecordsError};
 use super::costs::Down;
 use super::dns::{EnabledByRealm, Resolver};
 use super::fixed::keep_fixed;
+use super::hep::Capture;
 use super::tls::{Certificate, FileError, Tls};
 use super::{Counters, Handle, StartError, alto, probe, secret, start, workers};
 
@@ -42,6 +43,9 @@ pub enum NodeError {
     /// `[records]`.
     #[error(transparent)]
     Records(#[from] RecordsError),
+    /// `[hep]`.
+    #[error("[hep] server: {0}")]
+    Hep(std::io::Error),
     /// The system's random numbers.
     #[error("no random numbers from the system: {0}")]
     Random(String),
@@ -105,6 +109,7 @@ pub struct Node {
     handle: Handle<Shard>,
     /// After the handle: it is dropped, and so writes its last lines, when no worker runs any more.
     records: Option<CallRecords>,
+    capture: Option<Capture>,
     resolver: Resolver,
     ledger: Arc<Ledger>,
     dialog_secret: [u8; 16],
@@ -143,20 +148,18 @@ impl Node {
         let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), dialog_secret, None));
         let resolver = Resolver::new(&config.dns, enabled(&policy), config.limits.dns_entries, tokio.clone());
         resolver.ranker().configure(RankPolicy::of(&config));
-        let records = match &config.records {
-            Some(settings) => Some(CallRecords::start(settings, Arc::clone(&policy))?),
-            None => None,
-        };
+        let records =
+            config.records.as_ref().map(|r| CallRecords::start(r, Arc::clone(&policy))).transpose()?;
+        let capture = config.hep.as_ref().map(Capture::start).transpose().map_err(NodeError::Hep)?;
         let [secret] = random_words::<1>()?;
         let shards = shards(&policy, secret)?;
         let handle = start(&config, shards, Arc::new(resolver.clone()), secret)?;
-        if let Some(records) = &records {
-            handle.record_calls(records);
-        }
+        handle.watch(records.as_ref(), capture.as_ref());
         let node = Arc::new(Self {
             policy: ArcSwap::new(Arc::clone(&policy)),
             handle,
             records,
+            capture,
             resolver,
             ledger,
             dialog_secret,
@@ -206,6 +209,11 @@ impl Node {
     /// The call records; `None` without `[records]`.
     pub fn call_records(&self) -> Option<&CallRecords> {
         self.records.as_ref()
+    }
+
+    /// What copies messages; `None` without `[hep]`.
+    pub fn capture(&self) -> Option<&Capture> {
+        self.capture.as_ref()
     }
 
     /// The ALTO client.

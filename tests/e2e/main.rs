@@ -4,6 +4,7 @@
 
 mod agent;
 mod calls;
+mod hep;
 mod probes;
 mod record_route;
 mod records;

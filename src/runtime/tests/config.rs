@@ -90,6 +90,7 @@ pub(in crate::runtime) fn config(listen: &[(Transport, &str)]) -> Config {
         admin: None,
         admin_tokens: AdminTokens::default(),
         records: None,
+        hep: None,
         overload: crate::config::Overload::default(),
         limits: Limits {
             transactions: 1000,
