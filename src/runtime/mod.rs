@@ -9,6 +9,7 @@
 
 mod alone;
 pub mod alto;
+pub mod call_records;
 mod carrier;
 pub mod costs;
 mod counters;
@@ -20,6 +21,7 @@ mod events;
 mod fixed;
 pub mod glance;
 mod glue;
+pub mod hep;
 mod listen;
 pub mod log;
 pub mod node;
@@ -40,7 +42,7 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -172,6 +174,8 @@ fn start_spread<E: Element>(
         epoch: Instant::now(),
         peers: Default::default(),
         policy: ArcSwapOption::empty(),
+        records: OnceLock::new(),
+        hep: OnceLock::new(),
     });
     Counters::add(&node.counters.udp_workers, udp_workers);
     let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
@@ -240,6 +244,16 @@ impl<E: Element> Handle<E> {
     pub fn name_peers(&self, names: Vec<Arc<str>>, policy: Arc<Policy>) {
         self.node.peers.store(Arc::new(names));
         self.node.policy.store(Some(policy));
+    }
+
+    /// Where the events of calls and copies of messages go; told once, by whoever starts the node.
+    fn watch(&self, records: Option<&call_records::CallRecords>, capture: Option<&hep::Capture>) {
+        if let Some(records) = records {
+            let _ = self.node.records.set(records.offers());
+        }
+        if let Some(capture) = capture {
+            let _ = self.node.hep.set(capture.tap());
+        }
     }
 
     /// Certificates and authorities in force; `None` without `[tls]`.

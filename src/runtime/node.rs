@@ -20,9 +20,11 @@ use crate::proxy::Policy;
 use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
+use super::call_records::{CallRecords, RecordsError};
 use super::costs::Down;
 use super::dns::{EnabledByRealm, Resolver};
 use super::fixed::keep_fixed;
+use super::hep::Capture;
 use super::tls::{Certificate, FileError, Tls};
 use super::{Counters, Handle, StartError, alto, probe, secret, start, workers};
 
@@ -38,6 +40,12 @@ pub enum NodeError {
     /// `dialog_secret_file`.
     #[error(transparent)]
     Secret(#[from] secret::SecretError),
+    /// `[records]`.
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+    /// `[hep]`.
+    #[error("[hep] server: {0}")]
+    Hep(std::io::Error),
     /// The system's random numbers.
     #[error("no random numbers from the system: {0}")]
     Random(String),
@@ -99,6 +107,9 @@ pub struct Live {
 /// A running node. The last owner's drop ends it, without waiting for calls: draining comes before that.
 pub struct Node {
     handle: Handle<Shard>,
+    /// After the handle: it is dropped, and so writes its last lines, when no worker runs any more.
+    records: Option<CallRecords>,
+    capture: Option<Capture>,
     resolver: Resolver,
     ledger: Arc<Ledger>,
     dialog_secret: [u8; 16],
@@ -137,12 +148,18 @@ impl Node {
         let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), dialog_secret, None));
         let resolver = Resolver::new(&config.dns, enabled(&policy), config.limits.dns_entries, tokio.clone());
         resolver.ranker().configure(RankPolicy::of(&config));
+        let records =
+            config.records.as_ref().map(|r| CallRecords::start(r, Arc::clone(&policy))).transpose()?;
+        let capture = config.hep.as_ref().map(Capture::start).transpose().map_err(NodeError::Hep)?;
         let [secret] = random_words::<1>()?;
         let shards = shards(&policy, secret)?;
         let handle = start(&config, shards, Arc::new(resolver.clone()), secret)?;
+        handle.watch(records.as_ref(), capture.as_ref());
         let node = Arc::new(Self {
             policy: ArcSwap::new(Arc::clone(&policy)),
             handle,
+            records,
+            capture,
             resolver,
             ledger,
             dialog_secret,
@@ -187,6 +204,16 @@ impl Node {
     /// The resolver.
     pub fn resolver(&self) -> &Resolver {
         &self.resolver
+    }
+
+    /// The call records; `None` without `[records]`.
+    pub fn call_records(&self) -> Option<&CallRecords> {
+        self.records.as_ref()
+    }
+
+    /// What copies messages; `None` without `[hep]`.
+    pub fn capture(&self) -> Option<&Capture> {
+        self.capture.as_ref()
     }
 
     /// The ALTO client.
@@ -316,6 +343,9 @@ impl Node {
         // Read anew even if nothing has changed in the configuration: the files may have.
         let tls = Tls::load(&config)?;
         let restart_needed = self.take_over(config);
+        if let Some(records) = &self.records {
+            records.reopen();
+        }
         if let Some(mut tls) = tls {
             let policy = self.policy();
             tls.number(|name| policy.peers.iter().flatten().find(|p| p.config.name == name).map(|p| p.id));
@@ -341,6 +371,9 @@ impl Node {
         self.resolver.set_enabled(enabled(&policy));
         self.resolver.reconfigure(&config.dns);
         self.resolver.ranker().configure(RankPolicy::of(&config));
+        if let Some(records) = &self.records {
+            records.set_policy(Arc::clone(&policy));
+        }
         self.handle.update(&Update::Policy(policy));
         self.policy_changed.notify_one();
         self.alto.wake();

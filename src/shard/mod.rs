@@ -40,7 +40,7 @@ use crate::proxy::{Context, Policy};
 use crate::transaction::{Branch, Effects, KeySecrets, Lanes, ServerKey, Timer};
 use crate::wire::{Framing, Index, Message};
 
-pub use io::{Event, Input, Output, Send, SendToken, Ticket, Update};
+pub use io::{CallEnd, CallEvent, Event, Input, Output, Send, SendToken, Ticket, Update};
 pub(crate) use returns::top_via;
 pub use slots::Handle;
 pub use stats::{BUCKETS, Histogram, Stats};
@@ -420,7 +420,13 @@ impl Core {
         self.sweeping = false;
         self.health.sweep(now);
         self.silence.sweep(now, self.policy.config.overload.silence);
-        let aged = self.calls.sweep(now, &self.policy.ledger);
+        let (recording, outputs) = (self.policy.config.records.is_some(), &mut self.outputs);
+        let aged = self.calls.sweep(now, &self.policy.ledger, |call| {
+            if recording {
+                let how = CallEnd::Aged;
+                outputs.push_back(Output::Event(Event::Call(CallEvent::Ended { call, at: now, how })));
+            }
+        });
         self.stats.calls_aged += u64::try_from(aged).unwrap_or(0);
         self.keep_sweeping(now);
     }
