@@ -1,10 +1,14 @@
 //! Status, peers and DNS as JSON. Fields are added, never renamed.
 
+use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 
 use serde_json::{Value, json};
 
 use crate::config::{ConfigError, DomainPattern, Warning};
+use crate::flow::Host;
+use crate::peering::Party;
+use crate::proxy::{PeerEntry, Policy};
 use crate::runtime::glance::Fallen;
 use crate::runtime::node::{Listed, Node, ReloadError, Reloaded};
 
@@ -107,10 +111,18 @@ pub fn peers(node: &Node) -> Value {
                 "name": config.name,
                 "domains": config.domains.iter().map(domain).collect::<Vec<_>>(),
                 "next_hop": config.next_hop.as_ref().map(|h| h.uri.as_str()),
-                "sources": config.sources.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "sources": config
+                    .sources
+                    .iter()
+                    .map(ToString::to_string)
+                    .chain(config.source_names.iter().map(|name| format!("dns:{name}")))
+                    .collect::<Vec<_>>(),
+                "published_sources": published(&policy, peer),
                 "calls": node.ledger().calls(peer.id),
                 "max_calls": config.max_calls,
                 "max_rate": config.max_rate,
+                "max_calls_per_instance": config.max_calls_per_instance,
+                "max_rate_per_instance": config.max_rate_per_instance,
                 "probed": config.probe.is_some(),
                 "instances": instances,
                 "attempts": attempts,
@@ -128,6 +140,28 @@ pub fn peers(node: &Node) -> Value {
             "failovers": failovers,
         },
     })
+}
+
+/// What the names in a peer's `sources` have led to.
+fn published(policy: &Policy, peer: &PeerEntry) -> Vec<Value> {
+    let of = |name: &Host| {
+        let found = policy.published().get(peer.id, name);
+        let (own, others): (Vec<IpAddr>, Vec<IpAddr>) = found
+            .iter()
+            .flat_map(|found| found.addrs.iter().copied())
+            .partition(|addr| policy.sources.find(*addr) == Some(Party::Peer(peer.id)));
+        let shown = |addrs: &[IpAddr]| addrs.iter().map(ToString::to_string).collect::<Vec<_>>();
+        json!({
+            "name": name.to_string(),
+            // Before the first answer nothing is known.
+            "located": found.is_some(),
+            "stale": found.is_some_and(|f| f.stale),
+            "addresses": shown(&own),
+            "of_others": shown(&others),
+            "left_out": found.map_or(0, |f| f.left_out),
+        })
+    };
+    peer.config.source_names.iter().map(of).collect()
 }
 
 fn domain(pattern: &DomainPattern) -> String {

@@ -66,6 +66,7 @@ fn record(located: &Arc<Located>, tier: u16, reason: PickReason, now: Instant) -
         status: 0,
     };
     let leg = LegRecord {
+        uri: None,
         party: Party::Core,
         located: Some(Arc::clone(located)),
         asked: Some(now),

@@ -56,6 +56,7 @@ pub fn summary(node: &Node, policy: &Policy, record: &Record) -> Value {
 fn leg_of(policy: &Policy, record: &Record, leg: &LegRecord) -> Value {
     let mut value = json!({
         "party": party(policy, leg.party),
+        "request_uri": leg.uri.as_deref().map(shown),
         "asked_ms": leg.asked.map(|t| ms(record, t)),
         "answered_ms": leg.answered.map(|t| ms(record, t)),
     });

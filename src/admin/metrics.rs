@@ -47,13 +47,15 @@ const DROPS: [&str; 16] = [
     "too_large",
 ];
 /// Reasons for which requests are refused here, as far as they are always of interest.
-const REFUSALS: [&str; 12] = [
+const REFUSALS: [&str; 14] = [
     "cancelled",
     "draining",
     "loop",
     "max_calls",
+    "max_calls_per_instance",
     "max_forwards",
     "max_rate",
+    "max_rate_per_instance",
     "no_route",
     "no_transit",
     "stranger",

@@ -34,6 +34,7 @@ fn call(status: u16, reason: &'static str, attempts: &[(u16, &'static str, u16)]
         rule: Rule::PeerDomain,
         started,
         legs: [LegRecord {
+            uri: None,
             party: Party::Peer(PeerId(3)),
             located: None,
             asked: None,

@@ -66,6 +66,9 @@ pub fn refusal(reason: &str) -> Option<&'static str> {
         "loop" => "the request came back unchanged",
         "own_listener" => "every address found is one of our own listeners",
         "max_calls" => "the peer has as many calls as max_calls allows",
+        "max_calls_per_instance" | "max_rate_per_instance" => {
+            "every server of the peer that could be tried is at its limit"
+        }
         "max_rate" => "the peer makes more calls per second than max_rate allows",
         "peer_full" => "the peer that the call was for has as many calls as its limits allow",
         "draining" => "the element is draining: it takes no new requests",

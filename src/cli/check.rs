@@ -26,6 +26,16 @@ pub fn check(named: Option<&Path>) -> u8 {
                 config.peers.len(),
                 config.routes.len()
             ));
+            for peer in config.peers.iter().filter(|p| !p.source_names.is_empty()) {
+                let names: Vec<String> = peer.source_names.iter().map(ToString::to_string).collect();
+                print(&format!(
+                    "peer \"{}\" may send from the addresses of all servers of {} as the DNS gives them (kept {} beyond \
+                     their time while it is down); those of the core and of other peers never\n",
+                    peer.name,
+                    names.join(", "),
+                    config::show_duration(config.dns.stale_ttl),
+                ));
+            }
             0
         }
         Err(errors) => {

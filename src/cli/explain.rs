@@ -98,6 +98,9 @@ fn leg_text(out: &mut String, leg: &Value) {
         return;
     }
     line!(out, "{} look up {} for {}", at_ms(&leg["asked_ms"]), plain(&leg["target"]), plain(&leg["party"]));
+    if let Some(uri) = leg["request_uri"].as_str() {
+        line!(out, "{:>11}  the Request-URI becomes {uri}", "");
+    }
     for s in list(&leg["steps"]) {
         let source = match (s["stale"] == true, s["cached"] == true) {
             (true, _) => ", from the cache although it has run out (the DNS fails)",

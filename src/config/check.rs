@@ -89,6 +89,7 @@ pub(super) fn config(report: &mut Report<'_>, root: &Section<'_>, text: &str) ->
         core: core(report, root, &mut spots),
         peers,
         federation_open: federation.boolean(report, "open").unwrap_or(false),
+        federation_trust: federation.boolean(report, "trust").unwrap_or(true),
         alto: alto::alto(report, root, text),
         runtime: runtime(report, root),
         log: log(report, root),
@@ -304,7 +305,12 @@ fn core(report: &mut Report<'_>, root: &Section<'_>, spots: &mut Spots) -> Core 
     let section = root.table(report, "core", &raw::CORE);
     let next_hops: Option<Vec<At<NextHop>>> = section.list(report, "next_hops", names::next_hop);
     let (next_hops, hop_places) = split(next_hops.unwrap_or_default());
-    let (sources, _) = split(peers::sources(report, &section));
+    let (prefixes, by_name) = peers::sources(report, &section);
+    let (sources, _) = split(prefixes);
+    if let Some(At { value, at }) = by_name.first() {
+        let what = format!("\"dns:{value}\" is for peers: whoever changes a zone must not become the core");
+        report.error(*at, what, "list the addresses or prefixes of the core");
+    }
     let (tls_names, name_places) =
         split(section.list(report, "tls_names", names::tls_name).unwrap_or_default());
     spots.core = CoreSpots { head: section.at, next_hops: hop_places, tls_names: name_places };

@@ -169,7 +169,8 @@ fn usefulness(
     listeners_known: bool,
 ) {
     let named = peer.tls_names.as_ref().is_some_and(|n| !n.is_empty());
-    if peer.domains.is_empty() && peer.sources.is_empty() && peer.next_hop.is_none() && !named {
+    let by_address = !peer.sources.is_empty() || !peer.source_names.is_empty();
+    if peer.domains.is_empty() && !by_address && peer.next_hop.is_none() && !named {
         let remedy = "add domains to reach it, sources or tls_names to let it send, or remove it";
         report.error(spot.head, format!("peer \"{}\" is good for nothing", peer.name), remedy);
         return;
@@ -196,7 +197,7 @@ fn usefulness(
     let certificates = config.tls.as_ref().map_or(ClientCertificates::None, |t| t.client_certificates);
     let tls = serves(config, Realm::Peering).any(|l| l.transport == Transport::Tls);
     let plain = serves(config, Realm::Peering).any(|l| l.transport != Transport::Tls);
-    let by_source = !peer.sources.is_empty() && (plain || certificates != ClientCertificates::Require);
+    let by_source = by_address && (plain || certificates != ClientCertificates::Require);
     let by_name = tls
         && certificates != ClientCertificates::None
         && (named || peer.tls_names.is_none() && exact_names(peer).flatten().next().is_some());

@@ -68,6 +68,8 @@ pub struct Config {
     pub routes: Vec<RouteRule>,
     /// `[federation] open`
     pub federation_open: bool,
+    /// `[federation] trust`: strangers are in the trust domain (RFC 3325).
+    pub federation_trust: bool,
     /// `[alto]`
     pub alto: Option<Alto>,
     /// `[runtime]`
@@ -290,24 +292,45 @@ pub struct Peer {
     pub next_hop: Option<NextHop>,
     /// Who may send as this peer.
     pub sources: Vec<ipnet::IpNet>,
+    /// `dns:` entries of `sources`: whoever sends from an address of the servers of these names is this peer.
+    pub source_names: Vec<Host>,
     /// Names over TLS; `None`: the exact entries of `domains`.
     pub tls_names: Option<Vec<String>>,
     /// The certificate we show it, and its key.
     pub certificate: Option<(PathBuf, PathBuf)>,
     /// Header names (lower case) removed from what this peer sends.
     pub strip_headers: Vec<String>,
+    /// It is in the trust domain: asserted identities pass, both ways (RFC 3325).
+    pub trust: bool,
     /// Most calls at a time.
     pub max_calls: Option<u32>,
     /// Most new calls per second.
     pub max_rate: Option<u32>,
+    /// Most calls at a time that one of its instances gets from us.
+    pub max_calls_per_instance: Option<u32>,
+    /// Most new calls per second that one of its instances gets from us.
+    pub max_rate_per_instance: Option<u32>,
     /// Overrides `[sip] t1`.
     pub t1: Option<Duration>,
     /// Overrides `[sip] try_timeout`.
     pub try_timeout: Option<Duration>,
     /// Overrides `[sip] failover_codes`.
     pub failover_codes: Option<Vec<u16>>,
+    /// How numbers of requests that come from it are written for the core; the first that fits.
+    pub numbers_in: Vec<NumberRule>,
+    /// How numbers of requests that go to it are written.
+    pub numbers_out: Vec<NumberRule>,
     /// Active probing.
     pub probe: Option<Probe>,
+}
+
+/// `numbers_in` and `numbers_out` of a peer: in a number that begins with `strip`, `prefix` takes its place.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NumberRule {
+    /// What the number begins with; empty: every number fits.
+    pub strip: String,
+    /// What takes its place.
+    pub prefix: String,
 }
 
 /// `probe` of a peer.

@@ -181,6 +181,22 @@ pub(super) fn prefix(text: &str) -> Result<(IpNet, bool), Fault> {
     Ok((net.trunc(), net.trunc() != net))
 }
 
+/// An entry of `sources`.
+pub(super) enum Source {
+    /// See [`prefix`].
+    Prefix(IpNet, bool),
+    /// `dns:` and a name: the addresses of its servers.
+    Name(Host),
+}
+
+/// An entry of `sources`: a prefix, an address, or `dns:` and a name.
+pub(super) fn source(text: &str) -> Result<Source, Fault> {
+    match text.strip_prefix("dns:") {
+        Some(name) => domain_name(name).map(|name| Source::Name(Host::Name(name.into()))),
+        None => prefix(text).map(|(net, loose)| Source::Prefix(net, loose)),
+    }
+}
+
 /// A name of a certificate.
 pub(super) fn tls_name(text: &str) -> Result<String, Fault> {
     if text.starts_with("*.") {

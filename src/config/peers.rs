@@ -9,8 +9,9 @@ use super::error::{At, Fault, Report, nearest};
 use super::listeners::path;
 use super::raw::{self, Section};
 use super::units::show_duration;
-use super::{Alive, Peer, Probe, RouteRule, Sip, names};
+use super::{Alive, NumberRule, Peer, Probe, RouteRule, Sip, names};
 use crate::config::DomainPattern;
+use crate::flow::Host;
 
 /// All peers, in file order; a flawed one stays, so that what refers to it finds it.
 pub(super) fn peers(report: &mut Report<'_>, root: &Section<'_>, sip: &Sip, spots: &mut Spots) -> Vec<Peer> {
@@ -47,7 +48,8 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
     let next_hop = section.parsed(report, "next_hop", names::next_hop);
     spot.next_hop = section.place("next_hop");
     spot.probe = section.place_of_key("probe");
-    let (sources, places) = split(sources(report, section));
+    let (prefixes, source_names) = sources(report, section);
+    let (sources, places) = split(prefixes);
     spot.sources = places;
     let tls_names = section.list(report, "tls_names", names::tls_name).map(|list| {
         let (values, places) = split(list);
@@ -61,13 +63,19 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
         domains,
         next_hop: next_hop.map(|n| n.value),
         sources,
+        source_names: split(source_names).0,
         tls_names,
         certificate: certificate(report, section, spot),
         strip_headers: split(strip_headers).0,
+        trust: section.boolean(report, "trust").unwrap_or(true),
         max_calls: section.number(report, "max_calls", 1..=u64::from(u32::MAX)),
         max_rate: section.number(report, "max_rate", 1..=u64::from(u32::MAX)),
+        max_calls_per_instance: section.number(report, "max_calls_per_instance", 1..=u64::from(u32::MAX)),
+        max_rate_per_instance: section.number(report, "max_rate_per_instance", 1..=u64::from(u32::MAX)),
         try_timeout: try_timeout(report, section, t1.unwrap_or(sip.t1)),
         failover_codes: failover_codes(report, section),
+        numbers_in: numbers(report, section, "numbers_in", &raw::NUMBERS_IN),
+        numbers_out: numbers(report, section, "numbers_out", &raw::NUMBERS_OUT),
         probe: probe(report, section),
         t1,
     }
@@ -94,6 +102,54 @@ fn certificate(
         report.reads(file);
     }
     Some((certificate?.value, key?.value))
+}
+
+/// Most rules of a peer and direction.
+const MOST_RULES: usize = 100;
+
+/// `numbers_in` and `numbers_out`: one rule or several, the first that fits counts.
+fn numbers(
+    report: &mut Report<'_>,
+    section: &Section<'_>,
+    key: &'static str,
+    kind: &'static raw::Kind,
+) -> Vec<NumberRule> {
+    let mut rules: Vec<NumberRule> = Vec::new();
+    for section in section.one_or_more(report, key, kind) {
+        let before = report.errors();
+        let mut part =
+            |name| section.parsed(report, name, number_start).map_or_else(String::new, |p| p.value);
+        let rule = NumberRule { strip: part("strip"), prefix: part("prefix") };
+        if report.errors() > before {
+            continue;
+        }
+        if rule.strip.is_empty() && rule.prefix.is_empty() {
+            let remedy = "write what the number begins with and what takes its place: { strip = \"00\", prefix = \"+\" }";
+            report.error(section.at, format!("a rule of {key} that changes nothing"), remedy);
+        } else if let Some(first) = rules.iter().find(|r| rule.strip.starts_with(&r.strip)) {
+            let what =
+                format!("\"{}\" is never looked for, \"{}\" before it fits first", rule.strip, first.strip);
+            report.warn(section.at, what, "put the longer one first");
+        }
+        rules.push(rule);
+    }
+    if rules.len() > MOST_RULES {
+        let remedy = format!("write at most {MOST_RULES}");
+        report.error(section.place(key), format!("{key} has {} rules", rules.len()), remedy);
+    }
+    rules
+}
+
+/// What a telephone number can begin with.
+fn number_start(text: &str) -> Result<String, Fault> {
+    if text.strip_prefix('+').unwrap_or(text).bytes().all(|b| b.is_ascii_digit()) {
+        Ok(text.to_owned())
+    } else {
+        Err(Fault::new(
+            format!("no number begins with \"{text}\""),
+            "write digits, with or without a + before them, such as \"+49\" or \"00\"",
+        ))
+    }
 }
 
 fn probe(report: &mut Report<'_>, section: &Section<'_>) -> Option<Probe> {
@@ -149,10 +205,22 @@ fn alive(report: &mut Report<'_>, section: &Section<'_>) -> Alive {
     }
 }
 
-/// `sources`, each prefix once.
-pub(super) fn sources(report: &mut Report<'_>, section: &Section<'_>) -> Vec<At<IpNet>> {
+/// `sources`: prefixes and names, each once.
+pub(super) fn sources(report: &mut Report<'_>, section: &Section<'_>) -> (Vec<At<IpNet>>, Vec<At<Host>>) {
     let mut list: Vec<At<IpNet>> = Vec::new();
-    for At { value: (net, loose), at } in section.list(report, "sources", names::prefix).unwrap_or_default() {
+    let mut hosts: Vec<At<Host>> = Vec::new();
+    for At { value, at } in section.list(report, "sources", names::source).unwrap_or_default() {
+        let (net, loose) = match value {
+            names::Source::Prefix(net, loose) => (net, loose),
+            names::Source::Name(host) if hosts.iter().any(|seen| seen.value == host) => {
+                report.warn(at, format!("\"dns:{host}\" is listed twice"), "once is enough");
+                continue;
+            }
+            names::Source::Name(host) => {
+                hosts.push(At { value: host, at });
+                continue;
+            }
+        };
         if loose {
             report.warn(at, "bits are set beyond the prefix", format!("it is read as \"{net}\""));
         }
@@ -170,7 +238,7 @@ pub(super) fn sources(report: &mut Report<'_>, section: &Section<'_>) -> Vec<At<
             list.push(At { value: net, at });
         }
     }
-    list
+    (list, hosts)
 }
 
 /// `[[route]]`, with peers as indices.

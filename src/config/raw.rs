@@ -46,12 +46,14 @@ kinds! {
     ]
     CORE "[core]" ["next_hops", "sources", "tls_names", "strip_headers"]
     PEER "[[peer]]" [
-        "name", "domains", "next_hop", "sources", "tls_names", "certificate", "key", "strip_headers", "max_calls", "max_rate", "t1",
-        "try_timeout", "failover_codes", "probe",
+        "name", "domains", "next_hop", "sources", "tls_names", "certificate", "key", "strip_headers", "trust", "max_calls", "max_rate", "max_calls_per_instance", "max_rate_per_instance", "t1",
+        "try_timeout", "failover_codes", "numbers_in", "numbers_out", "probe",
     ]
+    NUMBERS_IN "[[peer.numbers_in]]" ["strip", "prefix"]
+    NUMBERS_OUT "[[peer.numbers_out]]" ["strip", "prefix"]
     PROBE "probe" ["method", "interval", "timeout", "down_after", "up_after", "alive"]
     ROUTE "[[route]]" ["prefix", "peers"]
-    FEDERATION "[federation]" ["open"]
+    FEDERATION "[federation]" ["open", "trust"]
     ALTO "[alto]" [
         "directory", "service", "resource", "source", "metric", "mode", "scope", "refresh", "rule", "band", "band_abs", "max_share",
         "min_coverage", "persist", "hold_down", "stale", "max_stale", "redirect_allow", "trust", "certificate", "key", "token_file", "basic_user",
@@ -177,6 +179,19 @@ impl<'t> Section<'t> {
             }
         }
         sections
+    }
+
+    /// An array of tables below this one, or a single table.
+    pub fn one_or_more(
+        &self,
+        report: &mut Report<'_>,
+        key: &'static str,
+        kind: &'static Kind,
+    ) -> Vec<Section<'t>> {
+        match self.value(key).map(Spanned::get_ref) {
+            Some(DeValue::Table(_)) => vec![self.table(report, key, kind)],
+            _ => self.tables(report, key, kind),
+        }
     }
 
     /// A string.

@@ -413,6 +413,8 @@ pub enum LeftOutReason {
     OverLimit,
     /// One of our own listeners (rule 6).
     OwnListener,
+    /// It has as many calls, or new calls per second, as one instance of its peer may get.
+    AtLimit,
 }
 
 impl LeftOutReason {
@@ -435,6 +437,7 @@ impl LeftOutReason {
             LeftOutReason::LookupFailed => "lookup_failed",
             LeftOutReason::OverLimit => "over_limit",
             LeftOutReason::OwnListener => "own_listener",
+            LeftOutReason::AtLimit => "at_limit",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Limits per peer (rule 11): calls at a time, new calls per second.
+//! Limits per peer (rule 11) and per instance of a peer: calls at a time, new calls per second.
 //!
 //! One ledger serves all shards of a node, so it counts in atomics; it reads no clock of its own.
 
@@ -14,6 +14,10 @@ pub enum Refusal {
     Calls,
     /// `max_rate`.
     Rate,
+    /// `max_calls_per_instance`.
+    InstanceCalls,
+    /// `max_rate_per_instance`.
+    InstanceRate,
 }
 
 impl Refusal {
@@ -22,6 +26,8 @@ impl Refusal {
         match self {
             Refusal::Calls => "max_calls",
             Refusal::Rate => "max_rate",
+            Refusal::InstanceCalls => "max_calls_per_instance",
+            Refusal::InstanceRate => "max_rate_per_instance",
         }
     }
 }
@@ -34,20 +40,114 @@ struct Account {
     arrival: AtomicU64,
 }
 
+/// An instance with limits, known by a hash of it and its peer; 0: free.
+#[derive(Debug, Default)]
+struct Place {
+    key: AtomicU64,
+    account: Account,
+}
+
+/// A call that is counted at an instance; to be given back to the ledger it is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat(usize);
+
+/// `max_calls_per_instance` and `max_rate_per_instance` of a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InstanceLimits {
+    /// Most calls at a time.
+    pub calls: Option<u32>,
+    /// Most new calls per second.
+    pub rate: Option<u32>,
+}
+
+impl InstanceLimits {
+    /// True if there is a limit at all.
+    pub const fn any(&self) -> bool {
+        self.calls.is_some() || self.rate.is_some()
+    }
+}
+
 /// The calls of each peer, and its tokens.
 #[derive(Debug)]
 pub struct Ledger {
     epoch: Instant,
     accounts: Box<[Account]>,
+    places: Box<[Place]>,
 }
 
 impl Ledger {
     /// Most peers a node can have.
     pub const PEERS: usize = 16_384;
 
+    /// Most instances with limits of their own. One that finds no place among those that have calls is not limited.
+    pub const INSTANCES: usize = 4096;
+    /// Places looked at for an instance.
+    const LOOKED_AT: usize = 32;
+
     /// An empty ledger; `now` becomes the zero of its time.
     pub fn new(now: Instant) -> Self {
-        Self { epoch: now, accounts: (0..Self::PEERS).map(|_| Account::default()).collect() }
+        Self {
+            epoch: now,
+            accounts: (0..Self::PEERS).map(|_| Account::default()).collect(),
+            places: (0..Self::INSTANCES).map(|_| Place::default()).collect(),
+        }
+    }
+
+    /// The places where an instance may be.
+    fn places_of(&self, key: u64) -> impl Iterator<Item = (usize, &Place)> {
+        let first = usize::try_from(key % Self::INSTANCES as u64).unwrap_or_default();
+        let at = (0..Self::LOOKED_AT).map(move |step| (first + step) % Self::INSTANCES);
+        at.filter_map(|at| Some((at, self.places.get(at)?)))
+    }
+
+    /// The place of an instance, a new one if it has none. One whose calls are over is given to another.
+    fn place_for(&self, key: u64, now: Duration) -> Option<(usize, &Place)> {
+        let known = self.places_of(key).find(|(_, place)| place.key.load(Ordering::Relaxed) == key);
+        known.or_else(|| {
+            self.places_of(key).find(|(_, place)| {
+                let before = place.key.load(Ordering::Relaxed);
+                let idle = before == 0 || place.account.is_idle(now);
+                idle && place.key.compare_exchange(before, key, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+            })
+        })
+    }
+
+    /// Which limit of an instance is met; it counts nothing. `key`: a hash of peer and instance, the same for all.
+    pub fn is_full(&self, now: Instant, key: u64, limits: InstanceLimits) -> Option<Refusal> {
+        let now = now.saturating_duration_since(self.epoch);
+        let (_, place) = self.places_of(key).find(|(_, place)| place.key.load(Ordering::Relaxed) == key)?;
+        let calls = place.account.calls.load(Ordering::Relaxed);
+        if limits.calls.is_some_and(|most| calls >= most) {
+            return Some(Refusal::InstanceCalls);
+        }
+        limits.rate.is_some_and(|rate| !place.account.has_token(now, rate)).then_some(Refusal::InstanceRate)
+    }
+
+    /// Charges one call to an instance, or says which of its limits forbids it. `None`: it has found no place.
+    ///
+    /// # Errors
+    /// The limit that is met.
+    pub fn sit(&self, now: Instant, key: u64, limits: InstanceLimits) -> Result<Option<Seat>, Refusal> {
+        let now = now.saturating_duration_since(self.epoch);
+        let Some((at, place)) = self.place_for(key, now) else { return Ok(None) };
+        let most = limits.calls.unwrap_or(u32::MAX);
+        let calls = &place.account.calls;
+        calls
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| (n < most).then(|| n.saturating_add(1)))
+            .map_err(|_| Refusal::InstanceCalls)?;
+        if limits.rate.is_some_and(|rate| !place.account.take_token(now, rate)) {
+            self.leave(Seat(at));
+            return Err(Refusal::InstanceRate);
+        }
+        Ok(Some(Seat(at)))
+    }
+
+    /// Gives back a call of an instance.
+    pub fn leave(&self, seat: Seat) {
+        if let Some(place) = self.places.get(seat.0) {
+            let calls = &place.account.calls;
+            let _ = calls.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1));
+        }
     }
 
     fn account(&self, peer: PeerId) -> Option<&Account> {
@@ -92,6 +192,20 @@ impl Ledger {
 }
 
 impl Account {
+    /// True without calls and with all its tokens.
+    fn is_idle(&self, now: Duration) -> bool {
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX / 2);
+        self.calls.load(Ordering::Relaxed) == 0 && self.arrival.load(Ordering::Relaxed) <= now
+    }
+
+    /// Whether [`Self::take_token`] would find one.
+    fn has_token(&self, now: Duration, rate: u32) -> bool {
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX / 2);
+        let interval = 1_000_000_000 / u64::from(rate.max(1));
+        let ahead = self.arrival.load(Ordering::Relaxed).saturating_sub(now);
+        rate > 0 && ahead <= interval.saturating_mul(u64::from(rate))
+    }
+
     /// One second's worth plus one may come at once; after that, one per 1/rate.
     fn take_token(&self, now: Duration, rate: u32) -> bool {
         if rate == 0 {
@@ -142,6 +256,62 @@ mod tests {
         assert_eq!(took(Duration::ZERO, 500), 101);
         assert_eq!(took(Duration::from_millis(100), 500), 10);
         assert_eq!(took(Duration::from_secs(60), 500), 101);
+    }
+
+    #[test]
+    fn an_instance_has_limits_of_its_own_and_its_place_goes_to_another_when_its_calls_are_over() {
+        let t = Instant::now();
+        let l = Ledger::new(t);
+        let two = InstanceLimits { calls: Some(2), rate: None };
+        let seats: Vec<_> = (0..2).map(|_| l.sit(t, 7, two)).collect();
+        assert!(seats.iter().all(|s| matches!(s, Ok(Some(_)))), "{seats:?}");
+        assert_eq!(l.sit(t, 7, two), Err(Refusal::InstanceCalls));
+        assert_eq!(l.is_full(t, 7, two), Some(Refusal::InstanceCalls));
+        assert_eq!(l.is_full(t, 8, two), None);
+        if let Some(Ok(Some(seat))) = seats.first() {
+            l.leave(*seat);
+        }
+        assert_eq!(l.is_full(t, 7, two), None);
+        // As many more as there are places near it: each finds one while it has no call.
+        for key in 1..1000_u64 {
+            let key = 7 + key * Ledger::INSTANCES as u64;
+            let seat = l.sit(t, key, two);
+            assert!(matches!(seat, Ok(Some(_))), "{key}: {seat:?}");
+            if let Ok(Some(seat)) = seat {
+                l.leave(seat);
+            }
+        }
+        assert_eq!(l.sit(t, 7, two).map(|s| s.is_some()), Ok(true));
+        assert_eq!(
+            l.is_full(t, 7, two),
+            Some(Refusal::InstanceCalls),
+            "one of its calls was there all the time"
+        );
+    }
+
+    #[test]
+    fn where_all_places_are_taken_an_instance_is_not_limited() {
+        let t = Instant::now();
+        let l = Ledger::new(t);
+        let one = InstanceLimits { calls: Some(1), rate: Some(1) };
+        for key in 1..=Ledger::LOOKED_AT as u64 {
+            assert_eq!(l.sit(t, key * Ledger::INSTANCES as u64, one).map(|s| s.is_some()), Ok(true));
+        }
+        assert_eq!(l.sit(t, 1000 * Ledger::INSTANCES as u64, one), Ok(None));
+    }
+
+    #[test]
+    fn the_rate_of_an_instance_is_looked_at_as_it_is_taken() {
+        let t = Instant::now();
+        let l = Ledger::new(t);
+        let limits = InstanceLimits { calls: None, rate: Some(5) };
+        for n in 0..10 {
+            let full = l.is_full(t, 3, limits);
+            let seat = l.sit(t, 3, limits);
+            assert_eq!(full, seat.err(), "{n}");
+            assert_eq!(full.is_some(), n > 5, "{n}");
+        }
+        assert_eq!(l.is_full(t + Duration::from_secs(1), 3, limits), None);
     }
 
     #[test]

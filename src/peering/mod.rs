@@ -5,10 +5,12 @@
 
 pub mod domains;
 pub mod limits;
+pub mod published;
 pub mod sources;
 
 pub use domains::{Domains, Owner};
-pub use limits::{Ledger, Refusal};
+pub use limits::{InstanceLimits, Ledger, Refusal, Seat};
+pub use published::{Published, PublishedName};
 pub use sources::Sources;
 
 use crate::flow::PeerId;

@@ -30,6 +30,18 @@ impl Sources {
         self.table.entry(key(net.addr(), net.prefix_len())).or_insert(party);
     }
 
+    /// Adds an address that a party publishes. What belongs to another already, by whatever prefix, stays that
+    /// other's: nobody shall get the place of the core or of a peer by naming its addresses in a zone. False: it does.
+    pub fn add_published(&mut self, addr: IpAddr, party: Party) -> bool {
+        match self.find(addr) {
+            Some(owner) => owner == party,
+            None => {
+                self.add(IpNet::from(addr.to_canonical()), party);
+                true
+            }
+        }
+    }
+
     /// The prefix that makes an address somebody's.
     pub fn prefix(&self, addr: IpAddr) -> Option<IpNet> {
         let addr = addr.to_canonical();
@@ -88,6 +100,23 @@ mod tests {
         }
         let prefix = s.prefix("::ffff:10.1.9.9".parse().unwrap());
         assert_eq!(prefix.map(|p| p.to_string()).as_deref(), Some("10.1.0.0/16"));
+    }
+
+    #[test]
+    fn what_is_published_takes_nothing_from_anybody() {
+        let mut s = table();
+        let addr = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let peer = Party::Peer(PeerId(4));
+        for (text, added) in [("10.9.9.9", false), ("2001:db8::1", false), ("::ffff:192.0.2.1", true)] {
+            assert_eq!(s.add_published(addr(text), peer), added, "{text}");
+        }
+        assert!(s.add_published(addr("192.0.2.1"), peer), "its own");
+        assert!(
+            !s.add_published(addr("192.0.2.1"), Party::Peer(PeerId(5))),
+            "the first to publish it keeps it"
+        );
+        assert_eq!(s.find(addr("192.0.2.1")), Some(peer));
+        assert_eq!(s.find(addr("10.9.9.9")), Some(Party::Core));
     }
 
     #[test]

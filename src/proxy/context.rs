@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use crate::flow::{ConnId, Hop, Host, ListenerId, PeerId, SendFailure};
 use crate::location::{Candidate, Instance, LocateKey, Located, Selection};
-use crate::peering::Party;
+use crate::peering::{Party, Refusal};
 use crate::transaction::{
     BranchParts, ClientInvite, ClientNonInvite, ServerInvite, ServerKey, ServerNonInvite, Timer,
 };
@@ -225,6 +225,8 @@ pub struct Live {
     pub pass: Pass,
     /// The next candidate, looked at but not used yet.
     pub peeked: Option<Candidate>,
+    /// An instance was passed over for a limit of its own.
+    pub full: Option<Refusal>,
     /// Tries so far.
     pub tries: u32,
     /// Timer C: when it runs out; moved by provisionals.

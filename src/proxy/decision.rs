@@ -79,6 +79,8 @@ pub struct AttemptRecord {
 /// One party that was to be reached, and what was found.
 #[derive(Clone, Debug)]
 pub struct LegRecord {
+    /// The Request-URI that is sent there, where that is not the one received; a very long one is cut off.
+    pub uri: Option<Bytes>,
     /// Whom.
     pub party: Party,
     /// What the location gave; `None`: not asked, or not answered.

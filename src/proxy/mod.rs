@@ -8,11 +8,13 @@ pub mod context;
 pub mod decision;
 pub mod dialog;
 mod forward;
+mod numbers;
 pub mod policy;
 pub mod reply;
 mod response;
 mod route;
 mod tls;
+mod trust;
 mod validate;
 
 pub use context::{

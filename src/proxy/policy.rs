@@ -5,14 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHashMap;
-use smallvec::SmallVec;
 
 use crate::config::{Config, DomainPattern, Listen, NextHop, Peer, Realm};
 use crate::flow::{Host, ListenerId, Origin, PeerId, TlsIdentity, Transport};
 use crate::location::{Enabled, LocateKey};
-use crate::peering::{Domains, Ledger, Owner, Party, Sources};
+use crate::peering::{Domains, InstanceLimits, Ledger, Owner, Party, Published, Sources};
 use crate::transaction::TimerConfig;
-use crate::wire::{HostRef, Limits};
+use crate::wire::{HostRef, Limits, Message};
+
+use super::numbers::digits_of;
+use super::trust::Strips;
 
 /// One listener, with what it writes into messages ready made.
 #[derive(Clone, Debug)]
@@ -69,10 +71,12 @@ pub struct PeerEntry {
     pub first_domain: Option<Host>,
     /// Hash of its name as our dialog tokens carry it.
     pub tag: u32,
+    /// What is removed from what it sends.
+    strips: Strips,
 }
 
 /// Everything that decisions are made by.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Policy {
     /// The checked configuration.
     pub config: Arc<Config>,
@@ -100,6 +104,10 @@ pub struct Policy {
     by_tag: AHashMap<u32, PeerId>,
     /// What can be sent by towards the core, towards peers, and towards both.
     enabled: [Enabled; 3],
+    /// What the names in `sources` have led to.
+    published: Published,
+    /// What is removed from what the core sends, and from what strangers send.
+    strips: [Strips; 2],
     /// `[[route]]` prefixes, longest first, with peers in order.
     routes: Vec<(String, Vec<PeerId>)>,
 }
@@ -137,13 +145,20 @@ impl Policy {
         for peer in peers.iter().flatten() {
             by_tag.entry(peer.tag).or_insert(peer.id);
         }
+        // What is known stays over a reload, so that nobody is refused until the DNS has answered again.
+        let published = before.map_or_else(Published::default, |b| b.published.clone());
         let mut policy = Self {
             by_tag,
             domains: domains(&config, &listeners, &ids),
-            sources: sources(&config, &ids),
+            sources: sources(&config, &ids, &published),
+            published,
             tls_names: tls_names(&config, &ids),
             core_names: config.core.tls_names.clone().into(),
             routes: routes(&config, &ids),
+            strips: [
+                Strips::new(&config.core.strip_headers, true),
+                Strips::new(&[], config.federation_trust),
+            ],
             enabled: [Realm::Core, Realm::Peering, Realm::Both].map(|r| enabled(&config, &listeners, r)),
             limits: Limits {
                 max_message: config.sip.max_message,
@@ -159,6 +174,17 @@ impl Policy {
         };
         policy.routes.sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
         policy
+    }
+
+    /// The same policy with other addresses behind the names in `sources`.
+    pub fn with_published(&self, published: Published) -> Self {
+        let ids = peer_ids(&self.config, Some(self));
+        Self { sources: sources(&self.config, &ids, &published), published, ..self.clone() }
+    }
+
+    /// What the names in `sources` have led to.
+    pub const fn published(&self) -> &Published {
+        &self.published
     }
 
     /// A peer by number.
@@ -288,13 +314,35 @@ impl Policy {
         }
     }
 
-    /// Header fields (lower case) removed from what this party sends, requests and responses.
-    pub fn stripped_from(&self, party: Party) -> &[String] {
+    /// Header fields (lower case) removed from a request or response of one party on its way to another.
+    pub fn stripped(&self, from: Party, to: Party, msg: &Message<'_>) -> &[String] {
+        let [core, strangers] = &self.strips;
+        let strips = match from {
+            Party::Core => core,
+            Party::Peer(p) => match self.peer(p) {
+                Some(peer) => &peer.strips,
+                None => return &[],
+            },
+            Party::Federation | Party::Stranger => strangers,
+        };
+        strips.from(msg, self.trusts(to))
+    }
+
+    /// Whether a party is in the trust domain (RFC 3325 §2.3). The core always is.
+    fn trusts(&self, party: Party) -> bool {
         match party {
-            Party::Core => &self.config.core.strip_headers,
-            Party::Peer(p) => self.peer(p).map_or(&[], |p| &p.config.strip_headers),
-            Party::Federation | Party::Stranger => &[],
+            Party::Core => true,
+            Party::Peer(p) => self.peer(p).is_none_or(|p| p.config.trust),
+            Party::Federation | Party::Stranger => self.config.federation_trust,
         }
+    }
+
+    /// Limits of each instance of a party.
+    pub fn instance_limits(&self, of: Party) -> InstanceLimits {
+        of.peer().and_then(|p| self.peer(p)).map_or_else(InstanceLimits::default, |p| InstanceLimits {
+            calls: p.config.max_calls_per_instance,
+            rate: p.config.max_rate_per_instance,
+        })
     }
 
     /// Timers of client transactions towards a party.
@@ -316,36 +364,6 @@ impl Policy {
             .map_or(&self.config.sip.failover_codes, |p| &p.failover_codes)
             .contains(&status)
     }
-}
-
-/// Octets with their `%` escapes resolved.
-fn unescaped(text: &[u8]) -> SmallVec<[u8; 32]> {
-    let mut out = SmallVec::new();
-    let mut rest = text;
-    while let Some((first, more)) = rest.split_first() {
-        let nibble = |at: usize| more.get(at).and_then(|d| char::from(*d).to_digit(16));
-        match (first, nibble(0), nibble(1)) {
-            (b'%', Some(high), Some(low)) => {
-                out.push(u8::try_from(high * 16 + low).unwrap_or_default());
-                rest = more.get(2..).unwrap_or_default();
-            }
-            _ => {
-                out.push(*first);
-                rest = more;
-            }
-        }
-    }
-    out
-}
-
-/// A user part as a telephone number, without escapes (RFC 3261 §19.1.4) and visual separators (RFC 3966
-/// §3); `None` if it is no number.
-fn digits_of(user: &[u8]) -> Option<SmallVec<[u8; 32]>> {
-    let number = unescaped(user.split(|b| *b == b';').next().unwrap_or_default());
-    let separator = |b: &u8| matches!(b, b'-' | b'.' | b'(' | b')');
-    let digits = number.strip_prefix(b"+").unwrap_or(&number);
-    let is_number = !digits.is_empty() && digits.iter().all(|b| b.is_ascii_digit() || separator(b));
-    is_number.then(|| number.iter().copied().filter(|b| !separator(b)).collect())
 }
 
 /// True if a listener of realm `listener` serves `realm`.
@@ -437,6 +455,7 @@ fn entry(config: &Config, peer: &Peer, id: PeerId) -> PeerEntry {
             DomainPattern::Below(_) => None,
         }),
         tag: peer_tag(&peer.name),
+        strips: Strips::new(&peer.strip_headers, peer.trust),
         config: peer.clone(),
     }
 }
@@ -460,7 +479,7 @@ fn domains(config: &Config, listeners: &[Listener], ids: &[PeerId]) -> Domains {
     d
 }
 
-fn sources(config: &Config, ids: &[PeerId]) -> Sources {
+fn sources(config: &Config, ids: &[PeerId], published: &Published) -> Sources {
     let mut s = Sources::default();
     for net in &config.core.sources {
         s.add(*net, Party::Core);
@@ -468,6 +487,12 @@ fn sources(config: &Config, ids: &[PeerId]) -> Sources {
     for (peer, id) in config.peers.iter().zip(ids) {
         for net in &peer.sources {
             s.add(*net, Party::Peer(*id));
+        }
+    }
+    for (peer, id) in config.peers.iter().zip(ids) {
+        let found = peer.source_names.iter().filter_map(|name| published.get(*id, name));
+        for addr in found.flat_map(|found| found.addrs.iter()) {
+            s.add_published(*addr, Party::Peer(*id));
         }
     }
     s

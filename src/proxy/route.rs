@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 
-use crate::config::{NextHop, Realm};
+use crate::config::{NextHop, NumberRule, Realm};
 use crate::flow::{Host, ListenerId, PeerId, Transport};
 use crate::location::{LocateKey, TargetUri, TransportParam, target_of};
 use crate::peering::{Owner, Party};
@@ -15,6 +15,7 @@ use crate::wire::{HostRef, Message, Method, Name, Scheme, UriRef};
 use super::context::{Leg, Plan, Routing};
 use super::decision::Rule;
 use super::dialog::{self, Remembered};
+use super::numbers::normalised;
 use super::policy::{PeerEntry, Policy, locate_key};
 use super::validate::Reject;
 
@@ -253,15 +254,25 @@ fn out_of_dialog(
         if from != Party::Core || !policy.has_routes() {
             return Err(Reject::new(416, "Unsupported URI Scheme", "scheme"));
         }
-        return by_number(policy, target_uri, routing).map(Some);
+        return by_number(policy, msg, target_uri, routing).map(Some);
     }
     let owner = policy.domains.owner(&target_uri.host, port_of(target_uri));
     if owner == Owner::Own && msg.method() == Method::Options && request_uri.user.is_none() {
         return Ok(None);
     }
     match (from, owner) {
-        (Party::Peer(_) | Party::Federation, Owner::Own) => to_core(policy, sips, routing).map(Some),
-        (Party::Core, Owner::Own) => by_number(policy, target_uri, routing).map(Some),
+        (Party::Peer(_) | Party::Federation, Owner::Own) => {
+            let mut routing = routing;
+            if let Some(uri) = from
+                .peer()
+                .and_then(|p| policy.peer(p))
+                .and_then(|peer| normalised(rules(msg, &peer.config.numbers_in), request_uri))
+            {
+                routing.uri = Some(uri.into());
+            }
+            to_core(policy, sips, routing).map(Some)
+        }
+        (Party::Core, Owner::Own) => by_number(policy, msg, target_uri, routing).map(Some),
         (Party::Core, Owner::Peer(peer)) => {
             let entry = policy.peer(peer).ok_or(FORBIDDEN)?;
             let key = match &entry.config.next_hop {
@@ -274,7 +285,8 @@ fn out_of_dialog(
                     key
                 }
             };
-            Ok(Some(single(Party::Peer(peer), key, None, routing, Rule::PeerDomain)))
+            let uri = normalised(rules(msg, &entry.config.numbers_out), request_uri).map(Bytes::from);
+            Ok(Some(single(Party::Peer(peer), key, uri, routing, Rule::PeerDomain)))
         }
         (Party::Core, Owner::Nobody) if policy.config.federation_open => {
             let key = target(target_uri, sips)?;
@@ -340,12 +352,13 @@ fn sips_indirect() -> Reject {
 
 /// `[[route]]`: the longest prefix of the user part gives the peers; the URI's host and port become
 /// the peer's first domain (we are responsible for it, §16.5).
-fn by_number(policy: &Policy, uri: &UriRef<'_>, routing: Routing) -> Result<Plan, Reject> {
+fn by_number(policy: &Policy, msg: &Message<'_>, uri: &UriRef<'_>, routing: Routing) -> Result<Plan, Reject> {
     let not_found = Reject::new(404, "Not Found", "no_route");
     let Some((_, peers)) = policy.route_by_number(uri.user.unwrap_or_default()) else {
         return Err(not_found);
     };
-    let legs: SmallVec<[Leg; 1]> = peers.iter().filter_map(|p| number_leg(policy.peer(*p)?, uri)).collect();
+    let legs: SmallVec<[Leg; 1]> =
+        peers.iter().filter_map(|p| number_leg(policy.peer(*p)?, msg, uri)).collect();
     if legs.is_empty() && uri.scheme == Scheme::Sips {
         return Err(sips_indirect());
     }
@@ -355,13 +368,16 @@ fn by_number(policy: &Policy, uri: &UriRef<'_>, routing: Routing) -> Result<Plan
     Ok(Plan { routing, legs, listener: None, rule: Rule::Number })
 }
 
-fn number_leg(peer: &PeerEntry, uri: &UriRef<'_>) -> Option<Leg> {
+fn number_leg(peer: &PeerEntry, msg: &Message<'_>, uri: &UriRef<'_>) -> Option<Leg> {
     let domain =
         peer.first_domain.clone().or_else(|| peer.config.next_hop.as_ref().map(|h| h.host.clone()))?;
     let text = match uri.scheme {
         Scheme::Tel => tel_as_sip(uri.bytes.get(4..).unwrap_or_default(), &domain),
         _ => with_host(uri, &domain),
     };
+    let rules = rules(msg, &peer.config.numbers_out);
+    let anew = UriRef::parse(&text).ok().and_then(|uri| normalised(rules, &uri));
+    let text = anew.unwrap_or(text);
     let key = match &peer.config.next_hop {
         Some(_) if uri.scheme == Scheme::Sips => return None,
         Some(hop) => locate_key(hop, Realm::Peering),
@@ -380,6 +396,11 @@ fn number_leg(peer: &PeerEntry, uri: &UriRef<'_>) -> Option<Leg> {
         tls_name: None,
         sender_name: None,
     })
+}
+
+/// The rules for the number of a request: inside a dialog the Request-URI is a Contact, and stays as it is.
+fn rules<'a>(msg: &Message<'_>, rules: &'a [NumberRule]) -> &'a [NumberRule] {
+    if msg.to_tag().is_some() { &[] } else { rules }
 }
 
 /// The URI with another host, and without a port.

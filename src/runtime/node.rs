@@ -9,13 +9,11 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use rand::TryRng;
-use rand::rngs::SysRng;
 
 use crate::config::{self, Config, ConfigError, Listen, Realm, Warning};
 use crate::flow::PeerId;
 use crate::location::{Instance, RankPolicy, Standing};
-use crate::peering::Ledger;
+use crate::peering::{Ledger, Published};
 use crate::proxy::Policy;
 use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
@@ -25,8 +23,9 @@ use super::costs::Down;
 use super::dns::{EnabledByRealm, Resolver};
 use super::fixed::keep_fixed;
 use super::hep::Capture;
+use super::random::{random, random_words};
 use super::tls::{Certificate, FileError, Tls};
-use super::{Counters, Handle, StartError, alto, probe, secret, start, workers};
+use super::{Counters, Handle, StartError, alto, follow, probe, secret, start, workers};
 
 /// Most instances listed.
 const MAX_LISTED: usize = 4096;
@@ -125,6 +124,8 @@ pub struct Node {
     probed: ArcSwap<Vec<(PeerId, Instance)>>,
     /// Tells the prober of a new policy.
     policy_changed: Arc<tokio::sync::Notify>,
+    /// Tells who follows the names in `sources` of a new policy.
+    names_changed: Arc<tokio::sync::Notify>,
     alto: Arc<alto::Alto>,
 }
 
@@ -172,6 +173,7 @@ impl Node {
             reloading: Mutex::default(),
             probed: ArcSwap::default(),
             policy_changed: Arc::default(),
+            names_changed: Arc::default(),
             alto: Arc::default(),
         });
         if node.handle.listeners() != config.listen {
@@ -186,6 +188,7 @@ impl Node {
             .ranker()
             .ask_health(Box::new(move |now| weak.upgrade().map(|node| node.down(now)).unwrap_or_default()));
         tokio.spawn(probe::run(Arc::downgrade(&node), Arc::clone(&node.policy_changed), random()?));
+        tokio.spawn(follow::run(Arc::downgrade(&node), Arc::clone(&node.names_changed)));
         tokio.spawn(watch_certificates(Arc::downgrade(&node)));
         tokio.spawn(alto::run(Arc::downgrade(&node), Arc::clone(&node.alto), random()?));
         Ok(node)
@@ -376,8 +379,18 @@ impl Node {
         }
         self.handle.update(&Update::Policy(policy));
         self.policy_changed.notify_one();
+        self.names_changed.notify_one();
         self.alto.wake();
         restart_needed
+    }
+
+    /// Puts other addresses behind the names in `sources`. Waits for a reload that is under way: may block.
+    pub(super) fn set_published(&self, published: Published) {
+        let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let policy = Arc::new(self.policy().with_published(published));
+        self.policy.store(Arc::clone(&policy));
+        self.name_peers(&policy);
+        self.handle.update(&Update::Policy(policy));
     }
 
     /// The certificates that this node shows, its own first.
@@ -560,21 +573,6 @@ fn shards(policy: &Arc<Policy>, owner: u64) -> Result<Vec<Shard>, NodeError> {
             Ok(Shard::new(u16::try_from(id).unwrap_or(u16::MAX), count, Arc::clone(policy), &seeds))
         })
         .collect()
-}
-
-/// Octets from the system's generator.
-fn random<const N: usize>() -> Result<[u8; N], NodeError> {
-    let mut octets = [0; N];
-    SysRng.try_fill_bytes(&mut octets).map_err(|e| NodeError::Random(e.to_string()))?;
-    Ok(octets)
-}
-
-fn random_words<const N: usize>() -> Result<[u64; N], NodeError> {
-    let mut words = [0; N];
-    for word in &mut words {
-        *word = u64::from_ne_bytes(random()?);
-    }
-    Ok(words)
 }
 
 /// Waits until no server transaction lacks its final response, or for `most`. True: none does.

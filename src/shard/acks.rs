@@ -104,7 +104,7 @@ impl Core {
                 peer_tag: dialog_peer(&policy, party, leg.party),
                 names: dialog_names(&policy, party, identity, leg, hop.tls.as_ref()),
                 alias: hop.tls.as_ref().is_some_and(|tls| takes_back(&policy, leg.party, tls)),
-                strip: policy.stripped_from(party),
+                strip: policy.stripped(party, leg.party, msg),
             },
         );
         self.outputs.push_back(Output::Send(Send { hop, bytes: bytes.into(), token: None, request: false }));

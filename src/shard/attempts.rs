@@ -106,7 +106,7 @@ impl Core {
         };
         let msg = live.message();
         let branch = Branch::mint(self.id, handle.slot, handle.generation, random, live.loop_hash);
-        let strip = policy.stripped_from(context.party);
+        let strip = policy.stripped(context.party, to, &msg);
         let identity = context.reply.identity.as_deref();
         let names = dialog_names(&policy, context.party, identity, leg, hop.tls.as_ref());
         let bytes: Bytes = forward(

@@ -6,13 +6,15 @@ use ahash::AHashMap;
 use smallvec::SmallVec;
 
 use crate::flow::PeerId;
-use crate::peering::Ledger;
+use crate::peering::{Ledger, Seat};
 
 /// One call, known by a hash of its Call-ID and its caller's tag.
 #[derive(Debug)]
 struct Call {
     /// Peers charged.
     peers: SmallVec<[PeerId; 2]>,
+    /// Its place at the instance that it was sent to last, where that has limits.
+    seat: Option<Seat>,
     /// INVITEs under way for it.
     inviting: u16,
     established: bool,
@@ -48,8 +50,10 @@ impl Calls {
             }
             return;
         }
-        self.table
-            .insert(key, Call { peers: peers.into(), inviting: 1, established: false, callee: 0, expires });
+        self.table.insert(
+            key,
+            Call { peers: peers.into(), seat: None, inviting: 1, established: false, callee: 0, expires },
+        );
     }
 
     /// The call goes to another peer than was charged.
@@ -61,6 +65,17 @@ impl Calls {
             call.peers.extend(to);
         } else if let Some(peer) = to {
             ledger.release(peer);
+        }
+    }
+
+    /// The call goes to another instance than before.
+    pub fn seat(&mut self, key: u64, seat: Option<Seat>, ledger: &Ledger) {
+        let before = match self.table.get_mut(&key) {
+            Some(call) => std::mem::replace(&mut call.seat, seat),
+            None => seat,
+        };
+        if let Some(before) = before {
+            ledger.leave(before);
         }
     }
 
@@ -98,9 +113,7 @@ impl Calls {
     /// BYE had its final response.
     pub fn end(&mut self, key: u64, ledger: &Ledger) {
         if let Some(call) = self.table.remove(&key) {
-            for peer in call.peers {
-                ledger.release(peer);
-            }
+            give_back(&call, ledger);
             if self.table.capacity() > 1024 && self.table.len() * 4 < self.table.capacity() {
                 let keep = self.table.len() * 2;
                 self.table.shrink_to(keep);
@@ -117,13 +130,20 @@ impl Calls {
                 if call.established {
                     tell(*key);
                 }
-                for peer in &call.peers {
-                    ledger.release(*peer);
-                }
+                give_back(call, ledger);
             }
             !over
         });
         before - self.table.len()
+    }
+}
+
+fn give_back(call: &Call, ledger: &Ledger) {
+    for peer in &call.peers {
+        ledger.release(*peer);
+    }
+    if let Some(seat) = call.seat {
+        ledger.leave(seat);
     }
 }
 

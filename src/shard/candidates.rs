@@ -1,6 +1,7 @@
 //! Where a request may go: the parties of its plan located one after the other, their servers in the
 //! order of RFC 3263 §4.3, and the end when there are no more.
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -10,6 +11,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::config::Sticky;
 use crate::flow::{SendFailure, Transport};
 use crate::location::{Candidate, Instance, LeftOutReason, Located, Observation, Selection, Standing};
+use crate::peering::{Party, Refusal};
 use crate::proxy::decision::{MAX_STANDINGS, Rule};
 use crate::proxy::{Best, Client, Context, Kind, Live, Pass, Policy, Reject, Stage};
 
@@ -122,12 +124,15 @@ impl Core {
         }
     }
 
-    /// The next candidate of this leg without using it up.
-    pub(super) fn peek(&mut self, now: Instant, live: &mut Live) -> Option<Candidate> {
+    /// The next candidate of this leg without using it up. `counted`: it is for a call that limits count.
+    pub(super) fn peek(&mut self, now: Instant, live: &mut Live, counted: bool) -> Option<Candidate> {
         if live.peeked.is_some() || live.tries >= self.policy.config.sip.max_tries {
             return live.peeked;
         }
         let policy = Arc::clone(&self.policy);
+        let to = live.plan.legs.get(live.leg).map(|leg| leg.party).filter(|_| counted);
+        let limits = to.map(|to| (to, policy.instance_limits(to))).filter(|(_, limits)| limits.any());
+        let full: Cell<Option<Refusal>> = Cell::new(live.full);
         loop {
             let pass = live.pass;
             let selection = live.selection.as_mut()?;
@@ -141,8 +146,15 @@ impl Core {
                     Pass::Streams => datagram,
                     Pass::Datagrams => !datagram,
                 };
-                passed_over.then_some(LeftOutReason::TransportNotEnabled)
+                if passed_over {
+                    return Some(LeftOutReason::TransportNotEnabled);
+                }
+                let (to, limits) = limits?;
+                let key = self.call_hash.hash_one((to, instance));
+                full.set(Some(policy.ledger.is_full(now, key, limits)?));
+                Some(LeftOutReason::AtLimit)
             });
+            live.full = full.get();
             if live.peeked.is_some() || pass != Pass::Streams {
                 return live.peeked;
             }
@@ -165,9 +177,16 @@ impl Core {
             let to = live.plan.legs.get(live.leg).map_or(context.party, |l| l.party);
             let deadline = context.started + self.policy.timers_to(to).timeout();
             let over = context.cancelled || (context.kind == Kind::NonInvite && now >= deadline);
-            let candidate = if over { None } else { self.peek(now, live) };
+            let counted = context.call.filter(|_| context.kind == Kind::Invite);
+            let candidate = if over { None } else { self.peek(now, live, counted.is_some()) };
             if let Some(candidate) = candidate {
                 live.peeked = None;
+                if let Some(call) = counted
+                    && let Err(refusal) = self.sit(now, call, to, &candidate, !context.attempts.is_empty())
+                {
+                    live.full = Some(refusal);
+                    continue;
+                }
                 live.tries += 1;
                 if candidate.standing == Standing::Trial {
                     let event = Event::Health(candidate.instance, Observation::TrialBegun);
@@ -185,6 +204,33 @@ impl Core {
             // Abandoned attempts count as 408 at once: nobody waits for them (rule 10).
             return self.conclude(now, handle, context);
         }
+    }
+
+    /// Counts a call at the instance that it goes to, and no longer at the one before.
+    fn sit(
+        &mut self,
+        now: Instant,
+        call: u64,
+        to: Party,
+        candidate: &Candidate,
+        again: bool,
+    ) -> Result<(), Refusal> {
+        let limits = self.policy.instance_limits(to);
+        let ledger = Arc::clone(&self.policy.ledger);
+        if !limits.any() {
+            if again {
+                self.calls.seat(call, None, &ledger);
+            }
+            return Ok(());
+        }
+        let key = self.call_hash.hash_one((to, &candidate.instance));
+        let seat = match ledger.sit(now, key, limits) {
+            // The trial of an instance must be held once it has been claimed; another shard was a moment quicker.
+            Err(_) if candidate.standing == Standing::Trial => None,
+            seat => seat?,
+        };
+        self.calls.seat(call, seat, &ledger);
+        Ok(())
     }
 
     /// Turns to the next party of the plan. False if there is none.
@@ -275,7 +321,10 @@ impl Core {
                 Reject::new(500, "Server Internal Error", "unavailable").with("Reason", text)
             }
             None if context.cancelled => Reject::new(487, "Request Terminated", "cancelled"),
-            None => nowhere(live),
+            None => match live.full {
+                Some(refusal) => Reject::new(480, "Temporarily Unavailable", refusal.label()),
+                None => nowhere(live),
+            },
         };
         self.reject_kept(now, handle, context, &reject);
     }

@@ -174,7 +174,8 @@ impl Core {
         if live.is_locating() {
             return;
         }
-        if self.peek(now, live).is_some() {
+        let counted = invite && context.call.is_some();
+        if self.peek(now, live, counted).is_some() {
             return self.next(now, handle, context);
         }
         // It is the last of its party, and keeps the call until another one has a server to try; where

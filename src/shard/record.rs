@@ -52,6 +52,10 @@ pub(super) fn record_of(
             .legs
             .iter()
             .map(|l| LegRecord {
+                uri: l.uri.as_ref().or(plan.routing.uri.as_ref()).map(|uri| match uri.get(..RECORD_WORD) {
+                    Some(cut) => Bytes::copy_from_slice(cut),
+                    None => uri.clone(),
+                }),
                 party: l.party,
                 located: None,
                 asked: None,

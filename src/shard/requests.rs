@@ -324,6 +324,7 @@ impl Core {
                 selection: None,
                 pass: Pass::Any,
                 peeked: None,
+                full: None,
                 tries: 0,
                 timer_c: None,
                 best: None,

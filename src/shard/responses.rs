@@ -150,7 +150,7 @@ impl Core {
         if context.answered {
             return;
         }
-        if let Some(bytes) = upstream(msg, policy.stripped_from(to)) {
+        if let Some(bytes) = upstream(msg, policy.stripped(to, context.party, msg)) {
             self.respond(now, handle, context, status, Bytes::from(bytes));
         }
     }
@@ -180,7 +180,7 @@ impl Core {
                 self.attempt_ended(now, context, at, "ok", status);
             }
             self.cancel_others(now, handle, context, at);
-            if let Some(bytes) = upstream(msg, policy.stripped_from(to)) {
+            if let Some(bytes) = upstream(msg, policy.stripped(to, context.party, msg)) {
                 self.finish(now, handle, context, status, bytes.into());
             }
             // After the answer itself, which gives the call its full age.
@@ -205,7 +205,9 @@ impl Core {
         if was == Stage::Abandoned {
             // Of an INVITE it counted as a 408 already (rule 10). For another request, a real answer is better
             // than none, and a good one ends the search.
-            let Some(bytes) = upstream(msg, policy.stripped_from(to)).map(Bytes::from) else { return };
+            let Some(bytes) = upstream(msg, policy.stripped(to, context.party, msg)).map(Bytes::from) else {
+                return;
+            };
             if context.kind == Kind::NonInvite && ok {
                 self.finish(now, handle, context, status, bytes);
             } else if context.kind == Kind::NonInvite
@@ -215,7 +217,9 @@ impl Core {
             }
             return;
         }
-        let Some(bytes) = upstream(msg, policy.stripped_from(to)).map(Bytes::from) else { return };
+        let Some(bytes) = upstream(msg, policy.stripped(to, context.party, msg)).map(Bytes::from) else {
+            return;
+        };
         match verdict(status, self.policy.fails_over(to, status), ringing, stopped) {
             Verdict::Failover => {
                 if let Some(live) = context.live.as_mut() {

@@ -9,6 +9,7 @@ mod probes;
 mod record_route;
 mod records;
 mod returns;
+mod sources;
 mod tls;
 
 use std::net::{IpAddr, SocketAddr};

@@ -4,11 +4,14 @@
 
 mod basics;
 mod failover;
+mod instances;
 mod msg;
+mod numbers;
 mod overload;
 mod returns;
 mod rig;
 mod secure;
 mod seeds;
+mod trust;
 mod world;
 mod zone;

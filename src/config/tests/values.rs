@@ -136,6 +136,34 @@ fn t1_is_10_to_500_ms_for_the_node_and_for_each_peer() {
 }
 
 #[test]
+fn the_rules_of_a_peer_for_numbers_are_one_table_or_several() {
+    let c = config(&format!(
+        "{CORE}[[peer]]\nname = \"sp2\"\ndomains = [\"example2.com\"]\nsources = [\"192.0.2.1\"]\ntrust = false\n\
+         numbers_out = {{ strip = \"+\", prefix = \"00\" }}\n\
+         [[peer.numbers_in]]\nstrip = \"00\"\nprefix = \"+\"\n[[peer.numbers_in]]\nprefix = \"+49\"\n\
+         [[peer]]\nname = \"sp3\"\ndomains = [\"example3.com\"]\nsources = [\"192.0.2.3\"]\n"
+    ));
+    let (p, other) = (&c.peers[0], &c.peers[1]);
+    let rule = |strip: &str, prefix: &str| NumberRule { strip: strip.into(), prefix: prefix.into() };
+    assert_eq!(p.numbers_out, [rule("+", "00")]);
+    assert_eq!(p.numbers_in, [rule("00", "+"), rule("", "+49")]);
+    assert!(other.numbers_in.is_empty() && other.numbers_out.is_empty());
+    assert_eq!((p.trust, other.trust, c.federation_trust), (false, true, true));
+}
+
+#[test]
+fn sources_hold_prefixes_and_names_apart() {
+    let c = config(&format!(
+        "{CORE}[[peer]]\nname = \"sp2\"\ndomains = [\"example2.com\"]\n\
+         sources = [\"dns:Example2.COM.\", \"192.0.2.1\", \"dns:out.example2.com\", \"dns:example2.com\"]\n"
+    ));
+    let p = &c.peers[0];
+    assert_eq!(p.sources, ["192.0.2.1/32".parse().unwrap()]);
+    let names = ["example2.com", "out.example2.com"].map(|name| Host::Name(name.into()));
+    assert_eq!(p.source_names, names);
+}
+
+#[test]
 fn a_peer_keeps_everything_that_was_written_for_it() {
     let c = config(&format!(
         "{CORE}[[peer]]\nname = \"sp2\"\ndomains = [\"Example2.COM.\", \"*.example2.com\", \"192.0.2.7\", \"[2001:db8::7]\"]\n\
