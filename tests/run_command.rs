@@ -17,8 +17,12 @@ struct Sbe {
 
 impl Sbe {
     fn start(name: &str, drain_timeout: &str) -> Self {
+        Self::start_with(name, &configuration(drain_timeout))
+    }
+
+    fn start_with(name: &str, text: &str) -> Self {
         let file = std::env::temp_dir().join(format!("sbe-run-{}-{name}.toml", std::process::id()));
-        std::fs::write(&file, configuration(drain_timeout)).unwrap();
+        std::fs::write(&file, text).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_sbe"))
             .args(["run", "--config", file.to_str().unwrap()])
             .env_remove("RUST_LOG")
@@ -194,4 +198,52 @@ fn check_refuses_a_secret_that_run_would_refuse() {
         assert_eq!(said.contains("dialog_secret_file"), want == 2, "{said}");
     }
     let _ = (std::fs::remove_file(file), std::fs::remove_file(secret));
+}
+
+/// Sends an INVITE that is refused at once, and waits for the answer.
+fn refused_call(sbe: &Sbe, peer: &UdpSocket, number: usize) {
+    let from = peer.local_addr().unwrap();
+    let invite = format!(
+        "INVITE sip:bob@elsewhere.test SIP/2.0\r\nVia: SIP/2.0/UDP {from};branch=z9hG4bK{number};rport\r\n\
+         Max-Forwards: 70\r\nFrom: <sip:{0}@sp1.test>;tag=1\r\nTo: <sip:bob@elsewhere.test>\r\n\
+         Call-ID: refused-{number}@x\r\nCSeq: 1 INVITE\r\nContact: <sip:a@{from}>\r\nContent-Length: 0\r\n\r\n",
+        "a".repeat(800)
+    );
+    peer.send_to(invite.as_bytes(), &sbe.listener).unwrap();
+    let mut room = [0; 4096];
+    loop {
+        let (n, _) = peer.recv_from(&mut room).unwrap();
+        let answer = String::from_utf8_lossy(&room[..n]).into_owned();
+        if answer.starts_with("SIP/2.0 4") && answer.contains(&format!("Call-ID: refused-{number}@x")) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn records_on_the_standard_output_whose_reader_stops_hold_up_neither_calls_nor_the_end() {
+    let text = configuration("1s") + "[records]\noutput = \"stdout\"\n";
+    let mut sbe = Sbe::start_with("records", &text);
+    let peer = UdpSocket::bind("127.0.0.21:0").unwrap();
+    peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    refused_call(&sbe, &peer, 0);
+    let mut line = String::new();
+    sbe.out.read_line(&mut line).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&record["call_id"], &record["from"]), (&"refused-0@x".into(), &"sp1".into()));
+
+    // Some 300 KiB of lines into a pipe that holds 64.
+    for number in 1..=250 {
+        refused_call(&sbe, &peer, number);
+    }
+    let begun = std::time::Instant::now();
+    sbe.signal("-TERM");
+    let status = loop {
+        if let Some(status) = sbe.child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(10), "it hangs");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert_eq!(status.code(), Some(0));
 }

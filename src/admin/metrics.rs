@@ -8,6 +8,8 @@ use crate::flow::{PeerId, Transport};
 use crate::location::Standing;
 use crate::peering::{Party, Side};
 use crate::proxy::Policy;
+use crate::runtime::call_records::{CallRecords, Counts};
+use crate::runtime::hep;
 use crate::runtime::node::{Listed, Live, Node};
 use crate::runtime::{Counters, Direction, DropReason};
 use crate::shard::Stats;
@@ -77,6 +79,8 @@ pub fn metrics(node: &Node) -> String {
     dns(&mut text, node);
     super::alto::metrics(&mut text, node, now);
     sockets(&mut text, node.counters());
+    records(&mut text, node);
+    copies(&mut text, node);
     certificates(&mut text, node);
     text.family("sbe_setup_seconds", "histogram", "INVITE received to INVITE sent.").histogram(&stats.setup);
     text.family("sbe_answer_delay_seconds", "histogram", "INVITE received to its 2xx.")
@@ -295,6 +299,32 @@ fn sockets(text: &mut Text, counters: &Counters) {
         .sample(&[], read(&counters.panics));
     text.family("sbe_log_suppressed_total", "counter", "Log lines left out because there were too many.")
         .sample(&[], read(&counters.log_suppressed));
+}
+
+/// Copies to a capture server, without which all is zero.
+fn copies(text: &mut Text, node: &Node) {
+    let none = hep::Counts::default();
+    let counts = node.capture().map_or(&none, hep::Capture::counts);
+    let help = "Messages copied to the capture server: sent, dropped as there was no room, failed, too large to copy.";
+    text.family("sbe_hep_total", "counter", help);
+    for (outcome, n) in counts.outcomes() {
+        text.sample(&[("outcome", outcome)], n);
+    }
+}
+
+/// Call records, without which all is zero.
+fn records(text: &mut Text, node: &Node) {
+    let none = Counts::default();
+    let counts = node.call_records().map_or(&none, CallRecords::counts);
+    let help = "Call records: written, dropped as the writer did not keep up, failed to be written.";
+    text.family("sbe_call_records_total", "counter", help);
+    for (outcome, n) in counts.outcomes() {
+        text.sample(&[("outcome", outcome)], n);
+    }
+    let help = "Ends of calls that the writer of call records did not get to know.";
+    text.family("sbe_call_record_ends_lost_total", "counter", help).sample(&[], counts.ends_lost());
+    text.family("sbe_call_records_open", "gauge", "Answered calls whose record waits for their end.")
+        .sample(&[], counts.open());
 }
 
 /// Seconds since 1970 in the manner of Prometheus: an alert compares with `time()`.

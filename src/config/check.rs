@@ -11,7 +11,7 @@ use super::raw::{self, Section};
 use super::units::show_duration;
 use super::{
     Config, Core, Dns, Families, Health, Limits, Log, NextHop, Overload, Runtime, Sip, SrvSelection, Sticky,
-    admin, alto, defaults, lint, listeners, names, peers,
+    admin, alto, defaults, hep, lint, listeners, names, peers, records,
 };
 use crate::flow::Transport;
 
@@ -95,6 +95,8 @@ pub(super) fn config(report: &mut Report<'_>, root: &Section<'_>, text: &str) ->
         log: log(report, root),
         admin: admin::bind(report, root),
         admin_tokens: admin::tokens(report, root),
+        records: records::records(report, root),
+        hep: hep::hep(report, root),
         limits: limits(report, root),
         overload: overload(report, root),
     };

@@ -5,12 +5,14 @@ mod alto;
 mod check;
 pub mod defaults;
 mod error;
+pub mod hep;
 mod lint;
 mod listeners;
 mod load;
 mod names;
 mod peers;
 mod raw;
+pub mod records;
 #[cfg(test)]
 mod tests;
 mod units;
@@ -22,8 +24,10 @@ use std::time::Duration;
 pub use admin::AdminTokens;
 pub use alto::{Alto, AltoCredentials, AltoMode, AltoRule, AltoScope, AltoService};
 pub use error::{ConfigError, Warning};
+pub use hep::Hep;
 pub use load::{complaint, find, load, parse};
 pub use raw::known_keys;
+pub use records::{Records, RecordsOutput};
 pub use units::{read_duration, show_duration, show_size};
 
 use crate::flow::{Host, Transport};
@@ -76,6 +80,10 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// `[admin]`: who may use it.
     pub admin_tokens: AdminTokens,
+    /// `[records]`; `None`: no call records.
+    pub records: Option<Records>,
+    /// `[hep]`; `None`: no copies to a capture server.
+    pub hep: Option<Hep>,
     /// `[limits]`
     pub limits: Limits,
     /// `[overload]`

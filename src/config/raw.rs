@@ -30,7 +30,7 @@ macro_rules! kinds {
 kinds! {
     ROOT "the file" [
         "node", "listen", "tls", "sip", "health", "calls", "dns", "core", "peer", "route", "federation", "alto", "runtime", "log",
-        "admin", "limits", "overload",
+        "admin", "records", "hep", "limits", "overload",
     ]
     NODE "[node]" ["name", "domains"]
     LISTEN "[[listen]]" ["transport", "bind", "realm", "advertise"]
@@ -63,6 +63,8 @@ kinds! {
     RUNTIME "[runtime]" ["workers", "drain_timeout"]
     LOG "[log]" ["format", "level"]
     ADMIN "[admin]" ["bind", "token_file", "read_token_file"]
+    RECORDS "[records]" ["output", "max_size", "keep", "queue", "max_open"]
+    HEP "[hep]" ["server", "id", "password", "queue"]
     LIMITS "[limits]" ["transactions", "connections", "write_queue", "dns_entries", "records"]
     OVERLOAD "[overload]" ["enabled", "target_delay", "interval", "retry_after", "silence"]
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwapOption;
@@ -25,10 +25,12 @@ use crate::shard::io::{Event, Input, Output, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
 
 use super::alone::{Bell, STAY};
+use super::call_records::Offer;
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
-use super::pace::{Pace, REST, Spread};
+use super::hep::Tap;
+use super::pace::{Pace, Spread};
 use super::pool::Pool;
 use super::quoted::quotes_call_id;
 use super::sys::{self, BATCH, SendBatch};
@@ -79,6 +81,10 @@ pub(super) struct Node<E> {
     pub(super) peers: PeerNames,
     /// Whose an address is, for the log.
     pub(super) policy: ArcSwapOption<Policy>,
+    /// Takes the events of calls; empty without `[records]`.
+    pub(super) records: OnceLock<Offer>,
+    /// Takes a copy of every message; empty without `[hep]`.
+    pub(super) hep: OnceLock<Tap>,
 }
 
 /// One shard, and the worker's appointment with it.
@@ -299,6 +305,9 @@ impl<E: Element> Worker<E> {
             self.collect(shard, element, now);
         }
         for m in messages {
+            if let Some(hep) = self.node.hep.get() {
+                hep.received(now, &m.origin, m.bytes);
+            }
             feed(element, now, Input::Message { origin: &m.origin, bytes: m.bytes }, self.counters());
             self.collect(shard, element, now);
         }
@@ -320,6 +329,9 @@ impl<E: Element> Worker<E> {
     fn collect(&self, shard: usize, element: &mut E, now: Instant) {
         let mut steps = self.steps.borrow_mut();
         while let Some(output) = element.poll_output() {
+            if let (Some(hep), Output::Send(send)) = (self.node.hep.get(), &output) {
+                hep.sending(now, send, &self.node.listen);
+            }
             match output {
                 Output::Send(send) if send.hop.transport == Transport::Udp => {
                     match self.udp.get(usize::from(send.hop.listener.0)) {
@@ -338,6 +350,11 @@ impl<E: Element> Worker<E> {
                 },
                 Output::Event(Event::Health(instance, seen)) => {
                     steps.push_back(Step::Health(shard, instance, seen))
+                }
+                Output::Event(Event::Call(event)) => {
+                    if let Some(records) = self.node.records.get() {
+                        records.offer(event);
+                    }
                 }
                 Output::Event(event) => steps.push_back(Step::Tell(event)),
             }
@@ -467,12 +484,10 @@ impl<E: Element> Worker<E> {
     /// once, having rested while more came in.
     pub(super) fn pause(&self, n: usize, now: Instant) -> bool {
         let mut pace = self.pace.borrow_mut();
-        if !pace.rest_after(now, n) {
-            return false;
-        }
+        let Some(rest) = pace.rest_after(now, n) else { return false };
         // The thread itself: were only the task to wait, the event loop would still be woken by
-        // every datagram. The worker's other tasks wait this millisecond with it.
-        std::thread::sleep(REST);
+        // every datagram. The worker's other tasks wait this moment with it.
+        std::thread::sleep(rest);
         pace.rested(now, Instant::now());
         true
     }
@@ -482,9 +497,7 @@ impl<E: Element> Worker<E> {
     pub(super) fn balance(&self, emptied: bool, now: Instant) {
         let mut spread = self.spread.borrow_mut();
         let Some(spread) = spread.as_mut() else { return };
-        if !emptied {
-            spread.fell_behind();
-        }
+        spread.turn_ended(emptied);
         if !spread.is_due(now) {
             return;
         }

@@ -50,7 +50,7 @@ pub(super) struct EventLog {
 impl EventLog {
     pub(super) fn tell(&mut self, event: &Event, now: Instant, counters: &Counters, peers: &PeerNames) {
         let (allowance, kind) = match event {
-            Event::Health(..) => return,
+            Event::Health(..) | Event::Call(..) => return,
             Event::InstanceChanged { .. } => (&mut self.changed, "instance changed"),
             Event::FailedOver { .. } => (&mut self.failed_over, "failed over"),
             Event::Rejected { .. } => (&mut self.rejected, "refused"),
@@ -70,7 +70,7 @@ impl EventLog {
 
 fn write(event: &Event, peers: &PeerNames) {
     match event {
-        Event::Health(..) => {}
+        Event::Health(..) | Event::Call(..) => {}
         Event::InstanceChanged { peer, instance, up, reason } => {
             let peer = name(peers, *peer);
             if *up {

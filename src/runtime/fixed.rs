@@ -31,6 +31,8 @@ pub(super) fn keep_fixed(config: &mut Config, before: &Config, bound: &[Listen])
     fixed("limits.write_queue", config.limits.write_queue != before.limits.write_queue);
     fixed("limits.dns_entries", config.limits.dns_entries != before.limits.dns_entries);
     fixed("[log]", config.log != before.log);
+    fixed("[records]", config.records != before.records);
+    fixed("[hep]", config.hep != before.hep);
     fixed("admin.bind", config.admin != before.admin);
     sip.idle_timeout = old.idle_timeout;
     sip.message_timeout = old.message_timeout;
@@ -44,6 +46,8 @@ pub(super) fn keep_fixed(config: &mut Config, before: &Config, bound: &[Listen])
     config.limits.write_queue = before.limits.write_queue;
     config.limits.dns_entries = before.limits.dns_entries;
     config.log.clone_from(&before.log);
+    config.records.clone_from(&before.records);
+    config.hep.clone_from(&before.hep);
     config.admin = before.admin;
     changed
 }

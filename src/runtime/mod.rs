@@ -9,6 +9,7 @@
 
 mod alone;
 pub mod alto;
+pub mod call_records;
 mod carrier;
 pub mod costs;
 mod counters;
@@ -21,6 +22,7 @@ mod fixed;
 mod follow;
 pub mod glance;
 mod glue;
+pub mod hep;
 mod listen;
 pub mod log;
 pub mod node;
@@ -28,6 +30,7 @@ mod pace;
 mod pool;
 mod probe;
 mod quoted;
+mod random;
 mod records;
 pub mod secret;
 mod stream;
@@ -41,7 +44,7 @@ use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -173,6 +176,8 @@ fn start_spread<E: Element>(
         epoch: Instant::now(),
         peers: Default::default(),
         policy: ArcSwapOption::empty(),
+        records: OnceLock::new(),
+        hep: OnceLock::new(),
     });
     Counters::add(&node.counters.udp_workers, udp_workers);
     let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
@@ -243,6 +248,16 @@ impl<E: Element> Handle<E> {
         self.node.policy.store(Some(policy));
     }
 
+    /// Where the events of calls and copies of messages go; told once, by whoever starts the node.
+    fn watch(&self, records: Option<&call_records::CallRecords>, capture: Option<&hep::Capture>) {
+        if let Some(records) = records {
+            let _ = self.node.records.set(records.offers());
+        }
+        if let Some(capture) = capture {
+            let _ = self.node.hep.set(capture.tap());
+        }
+    }
+
     /// Certificates and authorities in force; `None` without `[tls]`.
     pub fn tls(&self) -> Option<Arc<Tls>> {
         self.node.tls.load_full()
@@ -294,6 +309,7 @@ fn run_worker<E: Element>(
         Ok(runtime) => runtime,
         Err(e) => return report(Err(e)),
     };
+    sys::sleep_precisely();
     let local = LocalSet::new();
     let begun = local.block_on(&runtime, async { begin(index, Arc::clone(&node), sockets) });
     let (worker, tasks, mut watch) = match begun {

@@ -9,8 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
-use rand::TryRng;
-use rand::rngs::SysRng;
 
 use crate::config::{self, Config, ConfigError, Listen, Realm, Warning};
 use crate::flow::PeerId;
@@ -20,9 +18,12 @@ use crate::proxy::Policy;
 use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
+use super::call_records::{CallRecords, RecordsError};
 use super::costs::Down;
 use super::dns::{EnabledByRealm, Resolver};
 use super::fixed::keep_fixed;
+use super::hep::Capture;
+use super::random::{random, random_words};
 use super::tls::{Certificate, FileError, Tls};
 use super::{Counters, Handle, StartError, alto, follow, probe, secret, start, workers};
 
@@ -38,6 +39,12 @@ pub enum NodeError {
     /// `dialog_secret_file`.
     #[error(transparent)]
     Secret(#[from] secret::SecretError),
+    /// `[records]`.
+    #[error(transparent)]
+    Records(#[from] RecordsError),
+    /// `[hep]`.
+    #[error("[hep] server: {0}")]
+    Hep(std::io::Error),
     /// The system's random numbers.
     #[error("no random numbers from the system: {0}")]
     Random(String),
@@ -99,6 +106,9 @@ pub struct Live {
 /// A running node. The last owner's drop ends it, without waiting for calls: draining comes before that.
 pub struct Node {
     handle: Handle<Shard>,
+    /// After the handle: it is dropped, and so writes its last lines, when no worker runs any more.
+    records: Option<CallRecords>,
+    capture: Option<Capture>,
     resolver: Resolver,
     ledger: Arc<Ledger>,
     dialog_secret: [u8; 16],
@@ -139,12 +149,18 @@ impl Node {
         let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), dialog_secret, None));
         let resolver = Resolver::new(&config.dns, enabled(&policy), config.limits.dns_entries, tokio.clone());
         resolver.ranker().configure(RankPolicy::of(&config));
+        let records =
+            config.records.as_ref().map(|r| CallRecords::start(r, Arc::clone(&policy))).transpose()?;
+        let capture = config.hep.as_ref().map(Capture::start).transpose().map_err(NodeError::Hep)?;
         let [secret] = random_words::<1>()?;
         let shards = shards(&policy, secret)?;
         let handle = start(&config, shards, Arc::new(resolver.clone()), secret)?;
+        handle.watch(records.as_ref(), capture.as_ref());
         let node = Arc::new(Self {
             policy: ArcSwap::new(Arc::clone(&policy)),
             handle,
+            records,
+            capture,
             resolver,
             ledger,
             dialog_secret,
@@ -191,6 +207,16 @@ impl Node {
     /// The resolver.
     pub fn resolver(&self) -> &Resolver {
         &self.resolver
+    }
+
+    /// The call records; `None` without `[records]`.
+    pub fn call_records(&self) -> Option<&CallRecords> {
+        self.records.as_ref()
+    }
+
+    /// What copies messages; `None` without `[hep]`.
+    pub fn capture(&self) -> Option<&Capture> {
+        self.capture.as_ref()
     }
 
     /// The ALTO client.
@@ -320,6 +346,9 @@ impl Node {
         // Read anew even if nothing has changed in the configuration: the files may have.
         let tls = Tls::load(&config)?;
         let restart_needed = self.take_over(config);
+        if let Some(records) = &self.records {
+            records.reopen();
+        }
         if let Some(mut tls) = tls {
             let policy = self.policy();
             tls.number(|name| policy.peers.iter().flatten().find(|p| p.config.name == name).map(|p| p.id));
@@ -345,6 +374,9 @@ impl Node {
         self.resolver.set_enabled(enabled(&policy));
         self.resolver.reconfigure(&config.dns);
         self.resolver.ranker().configure(RankPolicy::of(&config));
+        if let Some(records) = &self.records {
+            records.set_policy(Arc::clone(&policy));
+        }
         self.handle.update(&Update::Policy(policy));
         self.policy_changed.notify_one();
         self.names_changed.notify_one();
@@ -541,21 +573,6 @@ fn shards(policy: &Arc<Policy>, owner: u64) -> Result<Vec<Shard>, NodeError> {
             Ok(Shard::new(u16::try_from(id).unwrap_or(u16::MAX), count, Arc::clone(policy), &seeds))
         })
         .collect()
-}
-
-/// Octets from the system's generator.
-fn random<const N: usize>() -> Result<[u8; N], NodeError> {
-    let mut octets = [0; N];
-    SysRng.try_fill_bytes(&mut octets).map_err(|e| NodeError::Random(e.to_string()))?;
-    Ok(octets)
-}
-
-fn random_words<const N: usize>() -> Result<[u64; N], NodeError> {
-    let mut words = [0; N];
-    for word in &mut words {
-        *word = u64::from_ne_bytes(random()?);
-    }
-    Ok(words)
 }
 
 /// Waits until no server transaction lacks its final response, or for `most`. True: none does.

@@ -27,19 +27,21 @@ pub(super) struct Spread {
     since: Instant,
     /// Time on a core at `since`.
     cpu: Duration,
-    /// Turns since then that ended with datagrams left over.
+    /// Turns since then, and those of them that ended with datagrams left over.
+    turns: u32,
     behind: u32,
 }
 
 impl Spread {
     pub(super) fn new(workers: usize, now: Instant, cpu: Duration) -> Self {
-        Self { active: 1, workers, since: now, cpu, behind: 0 }
+        Self { active: 1, workers, since: now, cpu, turns: 0, behind: 0 }
     }
 
-    /// A turn ended with datagrams left over. On a core that is shared with others this shows before
-    /// the thread's own time does.
-    pub(super) fn fell_behind(&mut self) {
-        self.behind = self.behind.saturating_add(1);
+    /// A turn ended, perhaps with datagrams left over (not `emptied`). On a core that is shared with
+    /// others this shows before the thread's own time does.
+    pub(super) fn turn_ended(&mut self, emptied: bool) {
+        self.turns = self.turns.saturating_add(1);
+        self.behind = self.behind.saturating_add(u32::from(!emptied));
     }
 
     /// Whether it is time for [`Spread::sample`].
@@ -52,7 +54,9 @@ impl Spread {
         let wall = now.saturating_duration_since(self.since).as_micros().max(1);
         let load = cpu.saturating_sub(self.cpu).as_micros() * 100 / wall;
         (self.since, self.cpu) = (now, cpu);
-        let behind = std::mem::take(&mut self.behind) >= BEHIND;
+        // Turns may be so long that few fit into a sample.
+        let behind = self.behind >= BEHIND || (self.behind > 0 && self.behind == self.turns);
+        (self.turns, self.behind) = (0, 0);
         let fewer = self.active.saturating_sub(1);
         let active = if (load > BUSY || behind) && self.active < self.workers {
             self.active + 1
@@ -72,46 +76,59 @@ const WINDOW: Duration = Duration::from_millis(16);
 const STEADY: usize = 32;
 /// A turn that found so many has had its batch; a rest would only add delay.
 const PLENTY: usize = 24;
-/// Length of a rest: what it adds to the way of a message at most.
-pub(super) const REST: Duration = Duration::from_millis(1);
-/// After a rest that took twice as long there is none for this long.
+/// So many datagrams are to collect in a rest, about: what one wake-up for all of them saves falls off
+/// beyond, while the delay grows.
+const GATHERED: u32 = 8;
+/// Longest rest: what it adds to the way of a message at most.
+const LONGEST: Duration = Duration::from_millis(1);
+/// Rests shorter than this are not worth the system call.
+const SHORTEST: Duration = Duration::from_micros(50);
+/// After a rest that took twice as long as the longest there is none for this long.
 const LATE: Duration = Duration::from_millis(500);
 
-/// Decides when a worker rests.
+/// Decides when a worker rests, and for how long: the busier it is, the shorter. At half of what a core can
+/// carry, a rest is a tenth or two of a millisecond.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     window: Option<Instant>,
     count: usize,
-    steady: bool,
+    /// How long a rest is under the present load; `None`: too little is going on.
+    rest: Option<Duration>,
     rested: Option<Instant>,
     /// Rests have taken too long: none before then.
     not_before: Option<Instant>,
 }
 
 impl Pace {
-    /// A turn has emptied a socket after `n` datagrams: whether to rest before looking again.
-    pub(super) fn rest_after(&mut self, now: Instant, n: usize) -> bool {
+    /// A turn has emptied a socket after `n` datagrams: how long to rest before looking again, if at all.
+    pub(super) fn rest_after(&mut self, now: Instant, n: usize) -> Option<Duration> {
         self.count = self.count.saturating_add(n);
         match self.window {
             Some(began) if now.saturating_duration_since(began) < WINDOW => {}
             Some(began) => {
+                let time = now.saturating_duration_since(began);
                 // A window that was quiet for long says nothing of now.
-                self.steady = self.count >= STEADY && now.saturating_duration_since(began) < WINDOW * 2;
+                let steady = self.count >= STEADY && time < WINDOW * 2;
+                let arrivals = u32::try_from(self.count).unwrap_or(u32::MAX).max(1);
+                self.rest = steady
+                    .then(|| (time * GATHERED / arrivals).min(LONGEST))
+                    .filter(|rest| *rest >= SHORTEST);
                 (self.window, self.count) = (Some(now), 0);
             }
             None => self.window = Some(now),
         }
+        let rest = self.rest.filter(|_| n > 0 && n < PLENTY)?;
         // With several sockets one rest serves them all.
-        let lately = self.rested.is_some_and(|t| now.saturating_duration_since(t) < REST / 2);
+        let lately = self.rested.is_some_and(|t| now.saturating_duration_since(t) < rest / 2);
         let late = self.not_before.is_some_and(|t| now < t);
-        self.steady && n > 0 && n < PLENTY && !lately && !late
+        (!lately && !late).then_some(rest)
     }
 
     /// A rest that was begun then has ended. Where others want the core too, whoever lets go of it gets it back late,
     /// and all that came in meanwhile has waited.
     pub(super) fn rested(&mut self, begun: Instant, now: Instant) {
         self.rested = Some(now);
-        if now.saturating_duration_since(begun) > 2 * REST {
+        if now.saturating_duration_since(begun) > 2 * LONGEST {
             self.not_before = Some(now + LATE);
         }
     }
@@ -150,11 +167,16 @@ mod tests {
     fn a_worker_that_falls_behind_gets_help_however_little_time_it_has() {
         let now = Instant::now();
         let mut spread = Spread::new(2, now, Duration::ZERO);
-        for _ in 0..BEHIND {
-            spread.fell_behind();
+        for n in 0..2 * BEHIND {
+            spread.turn_ended(n % 2 == 0);
         }
         assert_eq!(spread.sample(now + SAMPLE, SAMPLE / 10), Some(2));
         assert_eq!(spread.sample(now + 2 * SAMPLE, SAMPLE / 5), Some(1), "over again");
+        spread.turn_ended(false);
+        assert_eq!(spread.sample(now + 3 * SAMPLE, SAMPLE / 5), Some(2), "one long turn, and more to do");
+        spread.turn_ended(false);
+        spread.turn_ended(true);
+        assert_eq!(spread.sample(now + 4 * SAMPLE, SAMPLE / 5), Some(1), "one of several");
     }
 
     #[test]
@@ -164,14 +186,14 @@ mod tests {
         let mut rests = 0;
         for _ in 0..40 {
             now += MS;
-            rests += u32::from(pace.rest_after(now, 5));
+            rests += u32::from(pace.rest_after(now, 5).is_some());
         }
         assert!(rests > 0);
-        assert!(pace.rest_after(now, 5));
-        assert!(!pace.rest_after(now, 30), "a full turn");
-        assert!(!pace.rest_after(now, 0), "an empty one");
+        assert_eq!(pace.rest_after(now, 5), Some(LONGEST), "five a millisecond");
+        assert_eq!(pace.rest_after(now, 30), None, "a full turn");
+        assert_eq!(pace.rest_after(now, 0), None, "an empty one");
         pace.rested(now, now);
-        assert!(!pace.rest_after(now, 5), "another socket's rest a moment ago");
+        assert_eq!(pace.rest_after(now, 5), None, "another socket's rest a moment ago");
         // One that took long shows that others want the core: none for a while.
         pace.rested(now, now + 5 * MS);
         let mut rest_in = |until: Duration| {
@@ -179,7 +201,7 @@ mod tests {
             let mut rests = false;
             while now < end {
                 now += MS;
-                rests |= pace.rest_after(now, 5);
+                rests |= pace.rest_after(now, 5).is_some();
             }
             rests
         };
@@ -188,12 +210,30 @@ mod tests {
     }
 
     #[test]
+    fn the_busier_a_worker_is_the_shorter_it_rests() {
+        let rest = |each: usize| {
+            let mut pace = Pace::default();
+            let mut now = Instant::now();
+            for _ in 0..40 {
+                now += MS;
+                pace.rest_after(now, each);
+            }
+            pace.rest_after(now, 1)
+        };
+        let (few, more, many) = (rest(8), rest(32), rest(64));
+        assert!(few > more && more > many, "{few:?} {more:?} {many:?}");
+        // Half of what a core can carry: some 60 datagrams a millisecond.
+        assert!(many.is_some_and(|rest| rest < MS / 5), "{many:?}");
+        assert_eq!(rest(400), None, "there is no need to");
+    }
+
+    #[test]
     fn what_comes_now_and_then_is_handled_at_once() {
         let mut pace = Pace::default();
         let mut now = Instant::now();
         for _ in 0..100 {
             now += 5 * MS;
-            assert!(!pace.rest_after(now, 2));
+            assert_eq!(pace.rest_after(now, 2), None);
         }
         // A long pause after a steady load ends it.
         for _ in 0..40 {
@@ -201,6 +241,6 @@ mod tests {
             pace.rest_after(now, 5);
         }
         now += 1000 * MS;
-        assert!(!pace.rest_after(now, 5));
+        assert_eq!(pace.rest_after(now, 5), None);
     }
 }

@@ -416,9 +416,13 @@ impl<E: Element, S: Stream> Connection<E, S> {
         match self.phase {
             Phase::Open => {
                 self.worker.node.pool.retire(&self.conn);
-                let until = Instant::now() + self.worker.node.settings.answer_timeout;
-                self.phase = Phase::HalfClosed { until };
-                None
+                let now = Instant::now();
+                self.phase = Phase::HalfClosed { until: now + self.worker.node.settings.answer_timeout };
+                // What was written before its end was read may have met nobody: a reset that follows the end of
+                // the stream is not told to readers.
+                let (unacknowledged, failed) = self.stream.fate();
+                self.look = (unacknowledged > 0).then(|| now + CONFIRM);
+                failed.then_some(End::Failed)
             }
             Phase::HalfClosed { .. } | Phase::Confirming { .. } => None,
             Phase::Flushing { why, .. } | Phase::Lingering { why, .. } => Some(why),

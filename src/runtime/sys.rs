@@ -1,5 +1,4 @@
-//! System calls that neither std nor socket2 offers: datagram batches, the socket error queue, and
-//! the spreading program of a SO_REUSEPORT group.
+//! System calls that neither std nor socket2 offers: datagram batches, error queues, spreading programs.
 //!
 //! The only module with `unsafe`: `recvmmsg`, `sendmmsg` and control messages are raw structures
 //! of pointers. Every pointer handed to the kernel points into a buffer that is owned by the same
@@ -22,13 +21,12 @@ pub(super) const BATCH: usize = 32;
 const LEAST_ASKED: usize = 4;
 /// Largest datagram that is received whole (RFC 3261 §18.1.1 wants 65,535 with IP and UDP headers).
 pub(super) const DATAGRAM: usize = 65_536;
-/// Distance between receive buffers: not a multiple of 4 KiB, or all of them would compete for
-/// the same cache sets.
+/// Distance between receive buffers: no multiple of 4 KiB, as all would compete for the same cache sets.
 const STRIDE: usize = DATAGRAM + 1_088;
 /// Room for one IP_PKTINFO or IPV6_PKTINFO and a time stamp.
 const CONTROL: usize = 128;
 
-/// No datagram waits longer than this: the system's clock has been set.
+/// No datagram waits longer than this: the clock has been set.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
 
 /// Control message room, aligned as `cmsghdr` wants it.
@@ -57,6 +55,12 @@ pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<Owned
     // SAFETY: an OwnedFd is open until dropped and always names the same descriptor, and the
     // AsyncFd owns it for as long as it is registered.
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
+}
+
+/// Has the calling thread's sleeps end when they should, not up to 50 µs later. Best effort.
+pub(super) fn sleep_precisely() {
+    // SAFETY: it takes a number of nanoseconds and no pointer.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
 }
 
 /// Time that the calling thread has spent on a core.

@@ -121,12 +121,15 @@ impl Calls {
         }
     }
 
-    /// Drops calls that nobody ended. Returns how many.
-    pub fn sweep(&mut self, now: Instant, ledger: &Ledger) -> usize {
+    /// Drops calls that nobody ended, and tells of those that had been answered. Returns how many.
+    pub fn sweep(&mut self, now: Instant, ledger: &Ledger, mut tell: impl FnMut(u64)) -> usize {
         let before = self.table.len();
-        self.table.retain(|_, call| {
+        self.table.retain(|key, call| {
             let over = now >= call.expires;
             if over {
+                if call.established {
+                    tell(*key);
+                }
                 give_back(call, ledger);
             }
             !over
@@ -190,8 +193,14 @@ mod tests {
         let mut calls = Calls::default();
         charged(&ledger, t);
         calls.begin(7, &[P], expiry(t, Duration::from_secs(100), Some(90)), &ledger);
-        assert_eq!(calls.sweep(t + Duration::from_secs(89), &ledger), 0);
-        assert_eq!(calls.sweep(t + Duration::from_secs(90), &ledger), 1);
-        assert_eq!(ledger.calls(P), 0);
+        let mut told = Vec::new();
+        assert_eq!(calls.sweep(t + Duration::from_secs(89), &ledger, |key| told.push(key)), 0);
+        assert_eq!(calls.sweep(t + Duration::from_secs(90), &ledger, |key| told.push(key)), 1);
+        assert_eq!((ledger.calls(P), told.len()), (0, 0), "it had never been answered");
+        charged(&ledger, t);
+        calls.begin(8, &[P], t, &ledger);
+        calls.answered(8, true, t + Duration::from_secs(9), &ledger);
+        assert_eq!(calls.sweep(t + Duration::from_secs(9), &ledger, |key| told.push(key)), 1);
+        assert_eq!(told, [8]);
     }
 }

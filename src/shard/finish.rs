@@ -12,7 +12,7 @@ use crate::wire::build::ResponseOptions;
 use crate::wire::{Message, Method, build};
 
 use super::calls::expiry;
-use super::{Core, Event, Handle, Output, Send, SendToken, TimerKey, Who};
+use super::{CallEnd, CallEvent, Core, Event, Handle, Output, Send, SendToken, TimerKey, Who};
 
 impl Core {
     /// Carries out what the server transaction wants done.
@@ -218,6 +218,10 @@ impl Core {
                 record.status = status;
                 record.ended = Some(now);
                 record.cancelled = context.cancelled;
+                if context.kind == Kind::Invite && self.policy.config.records.is_some() {
+                    let (call, record) = (context.call.filter(|_| ok), record.clone());
+                    self.outputs.push_back(Output::Event(Event::Call(CallEvent::Final { call, record })));
+                }
                 self.ring.push(record);
             }
         }
@@ -227,7 +231,13 @@ impl Core {
                     let expires = expiry(now, self.policy.config.calls_max_age, None);
                     self.calls.answered(key, ok, expires, &self.policy.ledger);
                 }
-                Method::Bye => self.calls.end(key, &self.policy.ledger),
+                Method::Bye => {
+                    self.calls.end(key, &self.policy.ledger);
+                    if self.policy.config.records.is_some() {
+                        let end = CallEvent::Ended { call: key, at: now, how: CallEnd::Bye };
+                        self.outputs.push_back(Output::Event(Event::Call(end)));
+                    }
+                }
                 _ => {}
             }
         }

@@ -2,13 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
 use crate::flow::{ConnId, Hop, ListenerId, Origin, PeerId, SendFailure, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation};
 use crate::proxy::Policy;
+use crate::proxy::decision::Record;
 
 /// Names a transaction of a shard to the shell, so that a failure to send finds its way back.
 /// Carries a generation: a token of something long gone is ignored.
@@ -126,11 +127,53 @@ pub struct Send {
     pub request: bool,
 }
 
+/// What call records are made of; told only if the configuration has `[records]`.
+#[derive(Clone, Debug)]
+pub enum CallEvent {
+    /// An INVITE outside a dialog has its final response, or will never have one.
+    Final {
+        /// With a 2xx the number of the call, which its end will have too.
+        call: Option<u64>,
+        /// All about it.
+        record: Box<Record>,
+    },
+    /// An answered call is over.
+    Ended {
+        /// Its number.
+        call: u64,
+        /// When.
+        at: Instant,
+        /// How.
+        how: CallEnd,
+    },
+}
+
+/// How an answered call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallEnd {
+    /// A BYE had its final response.
+    Bye,
+    /// Nobody ended it until `calls.max_age` or its Session-Expires had passed.
+    Aged,
+}
+
+impl CallEnd {
+    /// A fixed word for the records.
+    pub const fn label(self) -> &'static str {
+        match self {
+            CallEnd::Bye => "bye",
+            CallEnd::Aged => "aged",
+        }
+    }
+}
+
 /// What the world may want to know beyond the counters of [`super::Stats`].
 #[derive(Clone, Debug)]
 pub enum Event {
     /// To be given to all other shards as [`Update::Health`].
     Health(Instance, Observation),
+    /// For the call records.
+    Call(CallEvent),
     /// An instance changed its standing: for the log.
     InstanceChanged {
         /// Whose.

@@ -14,7 +14,8 @@ use crate::proxy::{Attempt, Cancel, Client, Context, Kind, ReplyPath, Server, St
 use crate::transaction::{Branch, ClientNonInvite};
 use crate::wire::{Method, build};
 
-use super::{Core, Shard, owner_of};
+use super::owner::owner_of;
+use super::{Core, Shard};
 
 impl Shard {
     /// Sends one probe; what comes of it is an observation of the instance.

@@ -158,7 +158,7 @@ fn eight_digits(digits: [u8; 8]) -> Option<u64> {
         return None;
     }
     // The low four bits, and nine more for a letter; then neighbours are put together.
-    let nibbles = (text & (0x0f * EACH)) + 9 * (letter >> 7 & EACH);
+    let nibbles = (text & (0x0f * EACH)) + 9 * ((letter >> 7) & EACH);
     let pairs = (nibbles | nibbles >> 4) & 0x00ff_00ff_00ff_00ff;
     let quads = (pairs | pairs >> 8) & 0x0000_ffff_0000_ffff;
     Some((quads | quads >> 16) & 0xffff_ffff)

@@ -4,8 +4,10 @@
 
 mod agent;
 mod calls;
+mod hep;
 mod probes;
 mod record_route;
+mod records;
 mod returns;
 mod sources;
 mod tls;

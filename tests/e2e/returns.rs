@@ -56,7 +56,9 @@ async fn when_the_connection_is_cut_every_response_comes_by_the_srv_of_the_sent_
             assert_eq!(ringing.sip.msg().status(), 180);
         }
         core.reply(&got, status).await;
-        let back = home.expect("the response", |r| r.sip.call_id() == call).await;
+        // The ringing may have come twice: it is sent again where nobody is known to have taken it.
+        let back =
+            home.expect("the response", |r| r.sip.call_id() == call && r.sip.msg().status() >= 200).await;
         assert_eq!((back.sip.msg().status(), back.transport), (status, Transport::Tcp), "{call}");
         if status == 486 {
             core.expect("its ACK", |r| r.is(Method::Ack)).await;

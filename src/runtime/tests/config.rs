@@ -96,6 +96,8 @@ pub(in crate::runtime) fn config(listen: &[(Transport, &str)]) -> Config {
         log: Log { json: false, level: "info".into() },
         admin: None,
         admin_tokens: AdminTokens::default(),
+        records: None,
+        hep: None,
         overload: crate::config::Overload::default(),
         limits: Limits {
             transactions: 1000,
