@@ -21,11 +21,17 @@ impl Sbe {
     }
 
     fn start_with(name: &str, text: &str) -> Self {
+        Self::start_in(name, text, &[])
+    }
+
+    /// With these variables in its environment.
+    fn start_in(name: &str, text: &str, environment: &[(&str, &str)]) -> Self {
         let file = std::env::temp_dir().join(format!("sbe-run-{}-{name}.toml", std::process::id()));
         std::fs::write(&file, text).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_sbe"))
             .args(["run", "--config", file.to_str().unwrap()])
             .env_remove("RUST_LOG")
+            .envs(environment.iter().copied())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -246,4 +252,35 @@ fn records_on_the_standard_output_whose_reader_stops_hold_up_neither_calls_nor_t
         std::thread::sleep(Duration::from_millis(10));
     };
     assert_eq!(status.code(), Some(0));
+}
+
+#[test]
+fn a_service_manager_is_told_of_readiness_reloads_life_and_the_end() {
+    let path = std::env::temp_dir().join(format!("sbe-notify-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let manager = std::os::unix::net::UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let next = |wanted: &str| {
+        let mut room = [0; 512];
+        loop {
+            let n = manager.recv(&mut room).unwrap();
+            let text = String::from_utf8_lossy(&room[..n]).into_owned();
+            if text.contains(wanted) {
+                return text;
+            }
+            assert!(text.starts_with("WATCHDOG=1"), "{text} instead of {wanted}");
+        }
+    };
+    let socket = path.to_str().unwrap();
+    let environment = [("NOTIFY_SOCKET", socket), ("WATCHDOG_USEC", "200000")];
+    let sbe = Sbe::start_in("notify", &configuration("1s"), &environment);
+    next("READY=1");
+    next("WATCHDOG=1");
+    sbe.signal("-HUP");
+    assert!(next("RELOADING=1").contains("MONOTONIC_USEC="));
+    next("READY=1");
+    sbe.signal("-TERM");
+    next("STOPPING=1");
+    assert_eq!(sbe.end().0, Some(0));
+    std::fs::remove_file(&path).unwrap();
 }

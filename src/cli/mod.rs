@@ -9,6 +9,7 @@ mod explain;
 mod pages;
 mod resolve;
 mod run;
+mod service;
 mod show;
 #[cfg(test)]
 mod tests;

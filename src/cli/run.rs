@@ -12,7 +12,7 @@ use crate::config::{Config, Listen};
 use crate::runtime::log;
 use crate::runtime::node::{Node, drained};
 
-use super::{NO, WRONG, check, print};
+use super::{NO, WRONG, check, print, service};
 
 /// Threads for DNS, probes and the admin interface; messages are handled by the node's own.
 const THREADS: usize = 2;
@@ -81,8 +81,10 @@ impl Signals {
                 _ = self.interrupt.recv() => return,
                 _ = self.hang_up.recv() => {
                     let node = Arc::clone(node);
+                    service::reloading();
                     // Reading files may block. What came of it is in the log.
                     let _ = tokio::task::spawn_blocking(move || node.reload().is_ok()).await;
+                    service::ready();
                 }
             }
         }
@@ -107,8 +109,11 @@ async fn serve(config: Config, path: &Path) -> Result<(), Box<dyn std::error::Er
     node.set_ready();
     tracing::info!(version = env!("CARGO_PKG_VERSION"), config = %path.display(), workers = node.shards(), "started");
     print(&format!("{lines}ready\n"));
+    service::ready();
+    let watch = tokio::spawn(service::watch(Arc::clone(&node)));
     signals.end(&node).await;
 
+    service::stopping();
     node.drain(true);
     tokio::select! {
         all = drained(&node, drain_timeout) => {
@@ -118,6 +123,8 @@ async fn serve(config: Config, path: &Path) -> Result<(), Box<dyn std::error::Er
         }
         () = signals.end(&node) => tracing::warn!(open = node.open(), "a second signal: ending at once"),
     }
+    watch.abort();
+    let _ = watch.await;
     if let Some(server) = server {
         server.abort();
         let _ = server.await;
