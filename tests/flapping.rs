@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use sbe::config::{AltoRule, AltoScope, SrvSelection};
+use sbe::config::SrvSelection;
 use sbe::flow::Transport;
 use sbe::location::*;
 use smallvec::SmallVec;
@@ -205,17 +205,7 @@ fn one_failure_costs_a_few_seconds_and_no_more() {
 /// Costs of three servers that wander, with answers now and then that are wrong altogether.
 #[test]
 fn noise_in_costs_moves_no_order_and_a_lasting_change_moves_it_once() {
-    let policy = RankPolicy {
-        rule: AltoRule::Classes,
-        scope: AltoScope::WithinPriority,
-        band: 0.1,
-        band_abs: 0.0,
-        min_coverage: 0.5,
-        max_share: 1.0,
-        persist: 2,
-        hold_down: secs(60),
-        pinned: false,
-    };
+    let policy = zone::rank_policy();
     let located = |now| {
         let tier = Tier::new(None, 10, (1..=3).map(server).collect());
         Arc::new(Located::from_tiers(key("sip:d"), vec![tier], Outcome::Found, now + secs(86_400)))

@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 mod properties;
 #[path = "../zone/mod.rs"]
 mod zone;
-use zone::{health, key};
+use zone::{health, key, rank_policy as policy};
 
 fn addr(n: u32) -> IpAddr {
     Ipv4Addr::from(0x0a00_0000 + n).into()
@@ -41,20 +41,6 @@ fn weighted(priority: u16, members: &[(u32, u16)]) -> Tier {
 
 fn located(uri: &str, tiers: Vec<Tier>, now: Instant) -> Arc<Located> {
     Arc::new(Located::from_tiers(key(uri), tiers, Outcome::Found, now + secs(60)))
-}
-
-fn policy() -> RankPolicy {
-    RankPolicy {
-        rule: AltoRule::Classes,
-        scope: AltoScope::WithinPriority,
-        band: 0.1,
-        band_abs: 0.0,
-        min_coverage: 0.5,
-        max_share: 1.0,
-        persist: 2,
-        hold_down: secs(60),
-        pinned: false,
-    }
 }
 
 /// A world with one location whose costs come by answers.

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use sbe::config::{Families, Realm};
+use sbe::config::{AltoRule, AltoScope, Families, Realm};
 use sbe::flow::{Host, Transport};
 use sbe::location::*;
 
@@ -259,5 +259,20 @@ pub fn policy() -> HealthPolicy {
         trial_timeout: Duration::from_secs(3),
         slow_start: Duration::from_secs(10),
         max_probed_down: 1.0,
+    }
+}
+
+/// The rule as it stands without any key of `[alto]` that changes it.
+pub fn rank_policy() -> RankPolicy {
+    RankPolicy {
+        rule: AltoRule::Classes,
+        scope: AltoScope::WithinPriority,
+        band: 0.1,
+        band_abs: 0.0,
+        min_coverage: 0.5,
+        max_share: 1.0,
+        persist: 2,
+        hold_down: Duration::from_secs(60),
+        pinned: false,
     }
 }
