@@ -28,7 +28,7 @@ pub use hep::Hep;
 pub use load::{complaint, find, load, parse};
 pub use raw::known_keys;
 pub use records::{Records, RecordsOutput};
-pub use units::{read_duration, show_duration, show_size};
+pub use units::{read_duration, read_size, show_duration, show_size};
 
 use crate::flow::{Host, Transport};
 
