@@ -3,6 +3,7 @@ import calls
 import failover
 import programs
 import secure
+import sight
 
 ALL = {
     "plain-udp": calls.plain_udp,
@@ -31,6 +32,8 @@ ALL = {
     "tls-openssl": secure.tls_openssl,
     "tls-way-back": secure.tls_way_back,
     "tls-renew": secure.tls_renew,
+    "capture": sight.capture,
+    "hep": sight.hep,
 }
 
 QUICK = ["plain-udp", "udp-to-tcp", "cancel", "refused", "black-hole", "says-503", "tcp-reset", "kamailio",
