@@ -4,6 +4,7 @@ mod admin;
 mod alto;
 mod check;
 pub mod defaults;
+mod doubts;
 mod error;
 pub mod hep;
 mod lint;
