@@ -156,15 +156,14 @@ impl Node {
         let [secret] = random_words::<1>()?;
         let shards = shards(&policy, secret)?;
         let handle = start(&config, shards, Arc::new(resolver.clone()), secret)?;
-        let hep = config.hep.as_ref().map(|hep| Capture::start(hep, handle.tap()));
-        let hep = hep.transpose().map_err(NodeError::Hep)?;
+        let hep = config.hep.as_ref().map(|h| Capture::start(h, handle.tap()).map_err(NodeError::Hep));
         handle.watch(records.as_ref());
         let captures = Captures::new(Arc::clone(handle.tap()));
         let node = Arc::new(Self {
             policy: ArcSwap::new(Arc::clone(&policy)),
             handle,
             records,
-            hep,
+            hep: hep.transpose()?,
             captures,
             resolver,
             ledger,
@@ -534,12 +533,12 @@ impl Node {
         self.probed.store(Arc::new(instances));
     }
 
-    /// Asks every shard in turn.
     /// Looks at one shard, under its lock. `None`: there is no such shard.
     pub(super) fn with_shard<R>(&self, at: usize, ask: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         self.handle.with_shard(at, ask)
     }
 
+    /// Asks every shard in turn.
     pub(super) fn each<R>(&self, ask: impl Fn(&mut Shard) -> R) -> Vec<R> {
         (0..self.handle.shards()).filter_map(|at| self.handle.with_shard(at, &ask)).collect()
     }

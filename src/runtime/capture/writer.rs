@@ -131,7 +131,7 @@ impl Writer {
         }
         let framing = if copy.transport == Transport::Udp { Framing::Datagram } else { Framing::Stream };
         let limits = Limits { max_message: usize::MAX, max_headers: 1024, max_header: 1 << 20 };
-        let mut index = std::mem::replace(&mut self.index, Index::empty());
+        let mut index = std::mem::take(&mut self.index);
         let msg =
             index.read(&copy.bytes, &limits, framing).is_ok().then(|| Message::new(&copy.bytes, &index));
         let filtered = running.iter().any(|c| !c.wanted.filter.is_empty());
