@@ -92,7 +92,8 @@ pub fn peers(node: &Node) -> Value {
     let (policy, stats, listed) = (node.policy(), node.stats(), node.instances(now));
     let fallen = node.fallen();
     let of = |peer| -> (Vec<Value>, Value, Value) {
-        let instances = listed.iter().filter(|l| l.peer == peer).map(|l| instance(l, &fallen, now)).collect();
+        let instances =
+            listed.iter().filter(|l| l.peer == peer).map(|l| instance(node, l, &fallen, now)).collect();
         let words = |counts: &ahash::AHashMap<(Option<crate::flow::PeerId>, &'static str), u64>| {
             let mut words: Vec<_> = counts.iter().filter(|((p, _), _)| *p == peer).collect();
             words.sort();
@@ -119,6 +120,7 @@ pub fn peers(node: &Node) -> Value {
                     .collect::<Vec<_>>(),
                 "published_sources": published(&policy, peer),
                 "calls": node.ledger().calls(peer.id),
+                "rate": node.ledger().used(now, peer.id, config.max_rate).rate,
                 "max_calls": config.max_calls,
                 "max_rate": config.max_rate,
                 "max_calls_per_instance": config.max_calls_per_instance,
@@ -171,7 +173,8 @@ fn domain(pattern: &DomainPattern) -> String {
     }
 }
 
-fn instance(listed: &Listed, fallen: &Fallen, now: Instant) -> Value {
+fn instance(node: &Node, listed: &Listed, fallen: &Fallen, now: Instant) -> Value {
+    let used = listed.peer.and_then(|peer| node.used_of(now, peer, &listed.instance));
     let down = fallen.get(&listed.instance).filter(|_| !is_up(listed));
     json!({
         "instance": listed.instance.to_string(),
@@ -182,6 +185,10 @@ fn instance(listed: &Listed, fallen: &Fallen, now: Instant) -> Value {
         "reason_text": down.map(|(_, reason)| words::fallen(reason)),
         "down_for": down_for(listed.standing, now),
         "probed": listed.probed,
+        "calls": used.map(|(used, _)| used.calls),
+        "rate": used.map(|(used, _)| used.rate),
+        "max_calls": used.and_then(|(_, limits)| limits.calls),
+        "max_rate": used.and_then(|(_, limits)| limits.rate),
     })
 }
 

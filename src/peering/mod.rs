@@ -9,7 +9,7 @@ pub mod published;
 pub mod sources;
 
 pub use domains::{Domains, Owner};
-pub use limits::{InstanceLimits, Ledger, Refusal, Seat};
+pub use limits::{InstanceLimits, Ledger, Refusal, Seat, Used};
 pub use published::{Published, PublishedName};
 pub use sources::Sources;
 
