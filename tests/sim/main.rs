@@ -12,6 +12,7 @@ mod returns;
 mod rig;
 mod secure;
 mod seeds;
+mod strangers;
 mod trust;
 mod world;
 mod zone;
