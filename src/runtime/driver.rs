@@ -30,7 +30,7 @@ use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
 use super::hep::Tap;
-use super::pace::{Pace, Spread};
+use super::pace::{Cores, Pace, Spread};
 use super::pool::Pool;
 use super::quoted::quotes_call_id;
 use super::sys::{self, BATCH, SendBatch};
@@ -186,7 +186,7 @@ pub(super) struct Worker<E> {
     pub(super) index: usize,
     pub(super) node: Arc<Node<E>>,
     /// This worker's socket of each UDP listener, by listener.
-    udp: Vec<Option<Rc<UdpSocket>>>,
+    pub(super) udp: Vec<Option<Rc<UdpSocket>>>,
     steps: RefCell<VecDeque<Step>>,
     /// Tasks under way that need the event loop.
     pub(super) busy: Cell<usize>,
@@ -196,13 +196,16 @@ pub(super) struct Worker<E> {
     log: RefCell<EventLog>,
     /// Of the handshakes on this worker.
     pub(super) turns: Turns,
-    pace: RefCell<Pace>,
+    pub(super) pace: RefCell<Pace>,
     /// Messages of reads that have emptied their connections since the last turn of [`Worker::rest`].
-    read: Cell<usize>,
+    pub(super) read: Cell<usize>,
     /// Tells that task of them.
-    emptied: Notify,
+    pub(super) emptied: Notify,
     /// Over how many workers datagrams are spread; worker 0 decides.
-    spread: RefCell<Option<Spread>>,
+    pub(super) spread: RefCell<Option<Spread>>,
+    pub(super) cores: Cores,
+    /// A deadline and its grid line: the last that were asked for.
+    line: Cell<(Instant, u64)>,
 }
 
 /// Gives one input to an element. A panic is a bug that must not take the node down: the message
@@ -221,7 +224,6 @@ impl<E: Element> Worker<E> {
         let spread = decides.then(|| Spread::new(workers, Instant::now(), sys::thread_time()));
         Rc::new(Self {
             index,
-            node,
             udp,
             steps: RefCell::default(),
             busy: Cell::new(0),
@@ -234,6 +236,9 @@ impl<E: Element> Worker<E> {
             read: Cell::default(),
             emptied: Notify::new(),
             spread: RefCell::new(spread),
+            cores: Cores::default(),
+            line: Cell::new((node.epoch, 0)),
+            node,
         })
     }
 
@@ -302,7 +307,6 @@ impl<E: Element> Worker<E> {
     ) {
         if let Some((delay, messages)) = waited {
             feed(element, now, Input::Waited { delay, messages }, self.counters());
-            self.collect(shard, element, now);
         }
         for m in messages {
             if let Some(hep) = self.node.hep.get() {
@@ -373,7 +377,7 @@ impl<E: Element> Worker<E> {
             self.collect(shard, element, now);
             next = element.poll_timeout();
         }
-        let line = next.map_or(u64::MAX, |t| self.node.grid_line(t));
+        let line = next.map_or(u64::MAX, |t| self.line_of(t));
         let slot = &self.node.slots[shard];
         if appointed {
             slot.announced.store(line, Ordering::SeqCst);
@@ -384,6 +388,17 @@ impl<E: Element> Worker<E> {
                 slot.attend();
             }
         }
+    }
+
+    /// [`Node::grid_line`]; the earliest deadline of a shard is mostly the one that it was before.
+    fn line_of(&self, t: Instant) -> u64 {
+        let (known, line) = self.line.get();
+        if known == t {
+            return line;
+        }
+        let line = self.node.grid_line(t);
+        self.line.set((t, line));
+        line
     }
 
     /// Carries out everything that the shards asked for, and what follows from that.
@@ -477,55 +492,6 @@ impl<E: Element> Worker<E> {
             for shard in 0..shards {
                 self.enter(shard, now, Input::Undeliverable { to, payload });
             }
-        }
-    }
-
-    /// After a turn that emptied a UDP socket of `n` datagrams: true when it is to look again at
-    /// once, having rested while more came in.
-    pub(super) fn pause(&self, n: usize, now: Instant) -> bool {
-        let mut pace = self.pace.borrow_mut();
-        let Some(rest) = pace.rest_after(now, n) else { return false };
-        // The thread itself: were only the task to wait, the event loop would still be woken by
-        // every datagram. The worker's other tasks wait this moment with it.
-        std::thread::sleep(rest);
-        pace.rested(now, Instant::now());
-        true
-    }
-
-    /// After a turn that did or did not empty a UDP socket: looks now and then whether datagrams
-    /// should go to more workers, or to fewer.
-    pub(super) fn balance(&self, emptied: bool, now: Instant) {
-        let mut spread = self.spread.borrow_mut();
-        let Some(spread) = spread.as_mut() else { return };
-        spread.turn_ended(emptied);
-        if !spread.is_due(now) {
-            return;
-        }
-        if let Some(members) = spread.sample(now, sys::thread_time()) {
-            for socket in self.udp.iter().flatten() {
-                socket.spread_over(members);
-            }
-            self.counters().udp_workers.store(members as u64, Ordering::Relaxed);
-        }
-    }
-
-    /// A connection has been emptied of so many messages.
-    pub(super) fn emptied(&self, messages: usize) {
-        if messages > 0 {
-            self.read.set(self.read.get().saturating_add(messages));
-            self.emptied.notify_one();
-        }
-    }
-
-    /// Under a steady load rests between the reads of connections, so that the next messages come, and leave, several
-    /// at a time. A task of its own, so its turn comes after those of all connections that had something to read
-    /// or to write, and once for all of them.
-    pub(super) async fn rest(self: Rc<Self>) {
-        loop {
-            self.emptied.notified().await;
-            // What has been forwarded is written first.
-            tokio::task::yield_now().await;
-            self.pause(self.read.take(), Instant::now());
         }
     }
 

@@ -32,6 +32,7 @@ mod probe;
 mod quoted;
 mod random;
 mod records;
+mod rest;
 pub mod secret;
 mod stream;
 mod sys;
