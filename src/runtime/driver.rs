@@ -21,7 +21,7 @@ use crate::config::Listen;
 use crate::flow::{ConnId, Origin, SendFailure, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation};
 use crate::proxy::Policy;
-use crate::shard::io::{Event, Input, Output, Send, SendToken, Ticket, Update};
+use crate::shard::io::{Event, Input, Output, ReadAhead, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
 
 use super::alone::{Bell, STAY};
@@ -168,6 +168,13 @@ pub(super) struct Arrived<'a> {
     pub(super) bytes: &'a [u8],
 }
 
+/// A message, and whose it is.
+struct Owned<'a> {
+    owner: usize,
+    message: &'a Arrived<'a>,
+    ahead: Option<ReadAhead>,
+}
+
 /// Something to do after unlocking, in order.
 enum Step {
     Stream(Send),
@@ -182,12 +189,13 @@ enum Step {
 }
 
 /// One thread's side of the node.
-pub(super) struct Worker<E> {
+pub(super) struct Worker<E: Element> {
     pub(super) index: usize,
     pub(super) node: Arc<Node<E>>,
     /// This worker's socket of each UDP listener, by listener.
     pub(super) udp: Vec<Option<Rc<UdpSocket>>>,
     steps: RefCell<VecDeque<Step>>,
+    reader: RefCell<E::Reader>,
     /// Tasks under way that need the event loop.
     pub(super) busy: Cell<usize>,
     settling: Cell<bool>,
@@ -226,6 +234,7 @@ impl<E: Element> Worker<E> {
             index,
             udp,
             steps: RefCell::default(),
+            reader: RefCell::default(),
             busy: Cell::new(0),
             settling: Cell::new(false),
             send_batch: RefCell::new(SendBatch::new()),
@@ -253,9 +262,8 @@ impl<E: Element> Worker<E> {
         let messages = u32::try_from(batch.len()).unwrap_or(u32::MAX);
         let waited = waited.map(|delay| (delay, messages));
         if shards == 1 {
-            self.visit(0, now, waited, batch.iter());
-        } else if let [only] = batch {
-            self.visit(E::shard_of(only.bytes, self.node.secret, shards) % shards, now, waited, batch.iter());
+            let mut element = self.node.slots[0].lock();
+            self.visit_locked(0, &mut element, now, waited, batch.iter().map(|m| (m, None)));
         } else {
             self.visit_owners(now, waited, batch, shards);
         }
@@ -270,31 +278,43 @@ impl<E: Element> Worker<E> {
         batch: &[Arrived<'_>],
         shards: usize,
     ) {
-        let owners: SmallVec<[usize; BATCH]> =
-            batch.iter().map(|m| E::shard_of(m.bytes, self.node.secret, shards) % shards).collect();
-        let of = |shard: usize| batch.iter().zip(&owners).filter(move |(_, o)| **o == shard).map(|(m, _)| m);
+        let (limits, secret) = (&self.node.settings.limits, self.node.secret);
+        let mut owned: SmallVec<[Owned<'_>; BATCH]> = {
+            let mut reader = self.reader.borrow_mut();
+            let read = |m| {
+                let Arrived { origin, bytes }: &Arrived<'_> = m;
+                let (owner, ahead) = E::read_ahead(&mut reader, origin, bytes, limits, secret, shards);
+                Owned { owner: owner % shards, message: m, ahead }
+            };
+            batch.iter().map(read).collect()
+        };
         let mut busy: SmallVec<[usize; BATCH]> = SmallVec::new();
         // Own shard first: its lock is the least likely to be held by somebody else.
-        for shard in (0..shards).map(|i| (self.index + i) % shards).filter(|s| owners.contains(s)) {
+        for shard in (0..shards).map(|i| (self.index + i) % shards) {
+            if !owned.iter().any(|o| o.owner == shard) {
+                continue;
+            }
             match self.node.slots[shard].try_lock() {
-                Some(mut element) => self.visit_locked(shard, &mut element, now, waited, of(shard)),
+                Some(mut element) => self.visit_owner(shard, &mut element, now, waited, &mut owned),
                 None => busy.push(shard),
             }
         }
         for shard in busy {
-            self.visit(shard, now, waited, of(shard));
+            self.visit_owner(shard, &mut *self.node.slots[shard].lock(), now, waited, &mut owned);
         }
     }
 
-    fn visit<'a>(
+    fn visit_owner(
         &self,
         shard: usize,
+        element: &mut E,
         now: Instant,
         waited: Option<(Duration, u32)>,
-        messages: impl Iterator<Item = &'a Arrived<'a>>,
+        owned: &mut [Owned<'_>],
     ) {
-        let mut element = self.node.slots[shard].lock();
-        self.visit_locked(shard, &mut element, now, waited, messages);
+        let messages = owned.iter_mut().filter(|o| o.owner == shard).map(|o| (o.message, o.ahead.take()));
+        self.visit_locked(shard, element, now, waited, messages);
+        element.give_back(&mut self.reader.borrow_mut());
     }
 
     fn visit_locked<'a>(
@@ -303,16 +323,20 @@ impl<E: Element> Worker<E> {
         element: &mut E,
         now: Instant,
         waited: Option<(Duration, u32)>,
-        messages: impl Iterator<Item = &'a Arrived<'a>>,
+        messages: impl Iterator<Item = (&'a Arrived<'a>, Option<ReadAhead>)>,
     ) {
         if let Some((delay, messages)) = waited {
             feed(element, now, Input::Waited { delay, messages }, self.counters());
         }
-        for m in messages {
+        for (Arrived { origin, bytes }, ahead) in messages {
             if let Some(hep) = self.node.hep.get() {
-                hep.received(now, &m.origin, m.bytes);
+                hep.received(now, origin, bytes);
             }
-            feed(element, now, Input::Message { origin: &m.origin, bytes: m.bytes }, self.counters());
+            let input = match ahead {
+                Some(ahead) => Input::Read { origin, bytes, ahead },
+                None => Input::Message { origin, bytes },
+            };
+            feed(element, now, input, self.counters());
             self.collect(shard, element, now);
         }
         self.leave(shard, element, now, false);

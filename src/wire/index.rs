@@ -334,7 +334,8 @@ impl Index {
             pos = raw.end;
         }
         let head = self.start_line.range().start..self.headers_end as usize;
-        if head.len() > limits.max_header && self.rows.iter().any(|r| r.row.range().len() > limits.max_header) {
+        if head.len() > limits.max_header && self.rows.iter().any(|r| r.row.range().len() > limits.max_header)
+        {
             fault = fault.or(Some(Fault::HEADER_TOO_LARGE));
         }
         if over > 0 {
