@@ -172,7 +172,7 @@ pub(super) struct Arrived<'a> {
 struct Owned<'a> {
     owner: usize,
     message: &'a Arrived<'a>,
-    ahead: Option<ReadAhead>,
+    ahead: Option<ReadAhead<'a>>,
 }
 
 /// Something to do after unlocking, in order.
@@ -323,7 +323,7 @@ impl<E: Element> Worker<E> {
         element: &mut E,
         now: Instant,
         waited: Option<(Duration, u32)>,
-        messages: impl Iterator<Item = (&'a Arrived<'a>, Option<ReadAhead>)>,
+        messages: impl Iterator<Item = (&'a Arrived<'a>, Option<ReadAhead<'a>>)>,
     ) {
         if let Some((delay, messages)) = waited {
             feed(element, now, Input::Waited { delay, messages }, self.counters());

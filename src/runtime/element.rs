@@ -28,14 +28,14 @@ pub trait Element: Send + 'static {
     fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize;
 
     /// The same, reading as much as will be needed anyway, outside of the shard's lock.
-    fn read_ahead(
+    fn read_ahead<'a>(
         _reader: &mut Self::Reader,
         _origin: &Origin,
         bytes: &[u8],
-        _limits: &Limits,
+        _limits: &'a Limits,
         secret: u64,
         shards: usize,
-    ) -> (usize, Option<ReadAhead>) {
+    ) -> (usize, Option<ReadAhead<'a>>) {
         (Self::shard_of(bytes, secret, shards), None)
     }
 

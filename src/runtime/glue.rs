@@ -46,14 +46,14 @@ impl Element for crate::shard::Shard {
         crate::shard::shard_of(bytes, secret, shards)
     }
 
-    fn read_ahead(
+    fn read_ahead<'a>(
         reader: &mut Reader,
         origin: &Origin,
         bytes: &[u8],
-        limits: &Limits,
+        limits: &'a Limits,
         secret: u64,
         shards: usize,
-    ) -> (usize, Option<ReadAhead>) {
+    ) -> (usize, Option<ReadAhead<'a>>) {
         reader.read(origin, bytes, limits, secret, shards)
     }
 

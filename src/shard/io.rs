@@ -38,7 +38,7 @@ pub enum Input<'a> {
         /// Its octets.
         bytes: &'a [u8],
         /// What they are.
-        ahead: ReadAhead,
+        ahead: ReadAhead<'a>,
     },
     /// Messages of one socket are about to come: how long they had to wait.
     Waited {
@@ -88,11 +88,11 @@ pub enum Input<'a> {
 
 /// A message as read before its shard was locked.
 #[derive(Debug)]
-pub struct ReadAhead {
+pub struct ReadAhead<'a> {
     pub(super) index: Arc<Index>,
     pub(super) read: Result<(), Unusable>,
     /// What it was measured by.
-    pub(super) limits: Limits,
+    pub(super) limits: &'a Limits,
 }
 
 /// News that every shard gets.

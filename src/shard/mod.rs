@@ -192,7 +192,7 @@ impl Shard {
                 let read = room.read(bytes, &self.core.policy.limits, owner::framing_of(origin));
                 self.on_message(now, origin, bytes, index, read);
             }
-            Input::Read { origin, bytes, ahead } if ahead.limits == self.core.policy.limits => {
+            Input::Read { origin, bytes, ahead } if *ahead.limits == self.core.policy.limits => {
                 self.on_message(now, origin, bytes, ahead.index, ahead.read);
             }
             // The limits have changed since.

@@ -36,14 +36,14 @@ pub struct Reader {
 impl Reader {
     /// The shard that owns a message, as by [`shard_of`], and the message as read for it. ACKs are left to the
     /// shard, which drops those to its own refusals unread.
-    pub fn read(
+    pub fn read<'a>(
         &mut self,
         origin: &Origin,
         bytes: &[u8],
-        limits: &Limits,
+        limits: &'a Limits,
         secret: u64,
         shards: usize,
-    ) -> (usize, Option<ReadAhead>) {
+    ) -> (usize, Option<ReadAhead<'a>>) {
         let mut index = self.spare.pop().unwrap_or_default();
         let room = if bytes.starts_with(b"ACK ") { None } else { Arc::get_mut(&mut index) };
         let Some(room) = room else {
@@ -55,7 +55,7 @@ impl Reader {
             Ok(()) => owner_of_read(&Message::new(bytes, &index), secret, shards),
             Err(_) => 0,
         };
-        (owner, Some(ReadAhead { index, read, limits: *limits }))
+        (owner, Some(ReadAhead { index, read, limits }))
     }
 }
 
