@@ -172,7 +172,11 @@ impl Client {
             self.works(at, now);
             return Ok(());
         }
-        let found = media::essence(answer.headers.content_type.as_deref().unwrap_or_default());
+        let mut found = media::essence(answer.headers.content_type.as_deref().unwrap_or_default());
+        if let Some(server) = self.server(at).filter(|s| s.accepts_json && found == media::PLAIN) {
+            server.called_json += 1;
+            flight.wanted.clone_into(&mut found);
+        }
         let url = flight.seen.last().cloned();
         let (Some(server), Some(url)) = (self.servers.get_mut(at), url) else { return Ok(()) };
         if found == media::DIRECTORY && (flight.job == Job::Directory || !server.diverted) {
@@ -469,7 +473,7 @@ fn consequence(job: &Job, fault: &Fault) -> Consequence {
             Code::Syntax | Code::MissingField | Code::InvalidFieldType => Consequence::Wrong,
             Code::Other => Consequence::Query { split: false },
         },
-        Fault::Status { status: 401 | 403 | 429 | 503, .. } => Consequence::Server,
+        Fault::Status { status: 401 | 403 | 429 | 503, .. } | Fault::Challenge(_) => Consequence::Server,
         Fault::Status { status: 500..=599, .. } if query => Consequence::Query { split: true },
         fault if fault.is_transport() => Consequence::Server,
         _ if query => Consequence::Query { split: false },
