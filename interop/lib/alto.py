@@ -8,7 +8,7 @@ import urllib.request
 
 from secure import authority, certificate
 from wire import packets
-from world import CORE, HERE, ONE, PEERING, TWO, UAC, fill, listening
+from world import CORE, HERE, ONE, PEERING, TWO, UAC, Failed, fill, listening
 
 BACK = ("127.0.0.6", 8190)
 ADMIN = "http://127.0.0.1:9060"
@@ -80,7 +80,7 @@ def alto_auth(w):
         ("digest-wrong", "http://alto.test:8480/d13", bad, "HTTP 401"),
         ("digest-where-basic-is-wanted", "https://alto.test:8444/d14", digest, "HTTP 401, Basic instead of Digest"),
         ("to-http", "https://alto.test:8446/d15", basic, "from https to http"),
-        ("elsewhere", "https://alto.test:8447/d16", basic, None),
+        ("elsewhere", "https://alto.test:8447/d16", basic + '\nredirect_allow = ["other.test"]', None),
     ]
     cfg = None
     for name, directory, more, wrong in cases:
@@ -99,7 +99,10 @@ def alto_auth(w):
             state.update(ask("/api/v1/alto"))
             error = (state["servers"][0]["last_error"] or {}).get("error", "")
             return state["count"] == 2 if wrong is None else wrong in error
-        w.until(settled, 15, f"{name}: never {wrong or 'costs'}: {json.dumps(state)[:900]}")
+        try:
+            w.until(settled, 15, f"{name}: never {wrong or 'costs'}")
+        except Failed as e:
+            raise Failed(f"{e}: {json.dumps(state)[:900]}") from None
         w.equal(f"costs, {name}", state["count"], 0 if wrong else 2)
         path = directory.rsplit("/", 1)[1]
         came = [r for r in seen(w) if r["path"].split("/")[1] == path]
