@@ -2,6 +2,8 @@
 //! are carried out, and snapshots of costs handed to the ranking. Calls wait for nothing of it.
 
 mod http;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
