@@ -46,6 +46,9 @@ pub enum Fault {
     /// Longer than accepted.
     #[error("the answer is longer than {0} octets")]
     TooLarge(usize),
+    /// More entries than accepted.
+    #[error("the answer has a list of more than {0} entries")]
+    TooMany(usize),
     /// No JSON, or too deep.
     #[error("the answer is not JSON as it should be: {0}")]
     Json(String),
@@ -92,7 +95,7 @@ impl Fault {
             Fault::Connect(_) => Outcome::Connect,
             Fault::Timeout(_) => Outcome::Timeout,
             Fault::Broken(_) => Outcome::Broken,
-            Fault::TooLarge(_) => Outcome::TooLarge,
+            Fault::TooLarge(_) | Fault::TooMany(_) => Outcome::TooLarge,
             Fault::Status { status: 400..=499, .. } | Fault::Challenge(_) => Outcome::ClientError,
             Fault::Status { .. } => Outcome::ServerError,
             Fault::Versions { .. } => Outcome::Mismatch,

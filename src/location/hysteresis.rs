@@ -206,16 +206,18 @@ impl Held {
     ) -> Order {
         let costs: Vec<Option<f64>> = seen.iter().map(|s| s.cost.map(|c| c.value)).collect();
         let fresh = scale.classes(&costs);
-        let first = self.members.is_empty();
+        // Before an order is used, there is none to hold.
+        let first = self.members.is_empty() || self.coverage == Coverage::Never;
         let leader_gone = self.leader.is_some_and(|l| !seen.iter().any(|s| s.id == l));
         let set = |s: &Seen| s.cost.filter(|c| c.origin == CostOrigin::Override).map(|c| c.value);
         let old = std::mem::take(&mut self.members);
         let mut overridden = false;
         let mut before = Vec::with_capacity(seen.len());
         for ((seen, cost), class) in seen.iter().zip(&costs).zip(&fresh) {
-            let member = match old.iter().find(|m| m.id == seen.id) {
+            let known = old.iter().find(|m| m.id == seen.id);
+            overridden |= known.is_some_and(|m| m.set != set(seen));
+            let member = match known {
                 Some(m) if m.cost.is_some() || cost.is_none() => {
-                    overridden |= m.set != set(seen);
                     before.push(m.class);
                     Member { set: set(seen), ..*m }
                 }

@@ -188,8 +188,9 @@ impl Client {
                 server.walk_life = None;
             } else if let Some(asked) = flight.seen.first() {
                 let etag = answer.headers.etag.clone();
-                if server.documents.len() < directory::MAX_DIRECTORIES || server.documents.contains_key(asked)
-                {
+                let others = server.documents.iter().filter(|(url, _)| *url != asked);
+                let kept: usize = others.map(|(_, cached)| 1 + cached.document.resources.len()).sum();
+                if kept + document.resources.len() < directory::MAX_RESOURCES {
                     server.documents.insert(asked.clone(), Cached { etag, document: document.clone() });
                 }
             }

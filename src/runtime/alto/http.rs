@@ -29,6 +29,8 @@ const CONNECT: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(300);
 /// Most octets read of the body of an error.
 const ERROR_LIMIT: usize = 64 << 10;
+/// Longest header that counts, octets; a longer one is as good as none.
+const MAX_HEADER: usize = 4096;
 /// Most octets of a token or password.
 const SECRET_LIMIT: u64 = 16 << 10;
 /// Most times that one request is sent: with an old nonce, without knowing one, with one that was too old already.
@@ -272,11 +274,12 @@ fn texts(map: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
 }
 
 fn headers(map: &HeaderMap) -> Headers {
-    let one = |name: HeaderName| map.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
+    let read = |v: &header::HeaderValue| v.to_str().ok().filter(|v| v.len() <= MAX_HEADER).map(str::to_owned);
+    let one = |name: HeaderName| map.get(name).and_then(read);
     let all: Vec<&str> = texts(map, header::CACHE_CONTROL).collect();
     Headers {
         content_type: one(header::CONTENT_TYPE),
-        cache_control: (!all.is_empty()).then(|| all.join(",")),
+        cache_control: (!all.is_empty()).then(|| all.join(",")).filter(|all| all.len() <= MAX_HEADER),
         age: one(header::AGE),
         expires: one(header::EXPIRES),
         date: one(header::DATE),
