@@ -1,4 +1,5 @@
 """The scenarios, in the order they are run in. Each takes a World and leaves problems and figures in it."""
+import alto
 import calls
 import failover
 import programs
@@ -31,6 +32,7 @@ ALL = {
     "tls-openssl": secure.tls_openssl,
     "tls-way-back": secure.tls_way_back,
     "tls-renew": secure.tls_renew,
+    "alto-auth": alto.alto_auth,
 }
 
 QUICK = ["plain-udp", "udp-to-tcp", "cancel", "refused", "black-hole", "says-503", "tcp-reset", "kamailio",

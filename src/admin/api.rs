@@ -1,5 +1,6 @@
 //! Status, peers and DNS as JSON. Fields are added, never renamed.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Instant, SystemTime};
 
@@ -7,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::config::{ConfigError, DomainPattern, Warning};
 use crate::flow::Host;
+use crate::location::Instance;
 use crate::peering::Party;
 use crate::proxy::{PeerEntry, Policy};
 use crate::runtime::glance::Fallen;
@@ -90,9 +92,10 @@ fn is_up(listed: &Listed) -> bool {
 pub fn peers(node: &Node) -> Value {
     let now = Instant::now();
     let (policy, stats, listed) = (node.policy(), node.stats(), node.instances(now));
-    let fallen = node.fallen();
+    let (fallen, ramps) = (node.fallen(), node.ramps(now));
     let of = |peer| -> (Vec<Value>, Value, Value) {
-        let instances = listed.iter().filter(|l| l.peer == peer).map(|l| instance(l, &fallen, now)).collect();
+        let own = listed.iter().filter(|l| l.peer == peer);
+        let instances = own.map(|l| instance(l, &fallen, &ramps, now)).collect();
         let words = |counts: &ahash::AHashMap<(Option<crate::flow::PeerId>, &'static str), u64>| {
             let mut words: Vec<_> = counts.iter().filter(|((p, _), _)| *p == peer).collect();
             words.sort();
@@ -171,9 +174,12 @@ fn domain(pattern: &DomainPattern) -> String {
     }
 }
 
-fn instance(listed: &Listed, fallen: &Fallen, now: Instant) -> Value {
+fn instance(listed: &Listed, fallen: &Fallen, ramps: &BTreeMap<Instance, f64>, now: Instant) -> Value {
     let down = fallen.get(&listed.instance).filter(|_| !is_up(listed));
+    // The part of its share by weight that it gets: less than all of it after a recovery (`slow_start`).
+    let part = if is_up(listed) { ramps.get(&listed.instance).copied().unwrap_or(1.0) } else { 0.0 };
     json!({
+        "ramp": round(part),
         "instance": listed.instance.to_string(),
         "up": is_up(listed),
         "standing": listed.standing.label(),
@@ -231,5 +237,30 @@ pub fn reloaded(outcome: &Result<Reloaded, ReloadError>) -> (u16, Value) {
             };
             (422, json!({ "ok": false, "error": error.to_string(), "errors": errors }))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
+    use super::*;
+    use crate::flow::Transport;
+    use crate::location::Standing;
+
+    #[test]
+    fn an_instance_shows_the_part_of_its_share_that_it_gets() {
+        let now = Instant::now();
+        let at = Instance { transport: Transport::Udp, addr: "192.0.2.7:5060".parse().unwrap() };
+        let listed = |standing| Listed { peer: None, instance: at, standing, probed: false };
+        let shown = |standing, ramps: &[(Instance, f64)]| {
+            instance(&listed(standing), &Fallen::default(), &ramps.iter().copied().collect(), now)["ramp"]
+                .clone()
+        };
+        assert_eq!(shown(Standing::Up, &[]), 1.0);
+        assert_eq!(shown(Standing::Up, &[(at, 0.55)]), 0.55, "slow start");
+        assert_eq!(shown(Standing::Trial, &[]), 0.0);
+        assert_eq!(shown(Standing::Down { until: now + Duration::from_secs(2) }, &[(at, 0.55)]), 0.0);
     }
 }

@@ -12,7 +12,7 @@ use arc_swap::ArcSwap;
 
 use crate::config::{self, Config, ConfigError, Listen, Realm, Warning};
 use crate::flow::PeerId;
-use crate::location::{Instance, RankPolicy, Standing};
+use crate::location::{Instance, Standing};
 use crate::peering::{Ledger, Published};
 use crate::proxy::Policy;
 use crate::shard::overload::State;
@@ -148,7 +148,7 @@ impl Node {
         let ledger = Arc::new(Ledger::new(Instant::now()));
         let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), dialog_secret, None));
         let resolver = Resolver::new(&config.dns, enabled(&policy), config.limits.dns_entries, tokio.clone());
-        resolver.ranker().configure(RankPolicy::of(&config));
+        resolver.ranker().configure_from(&config);
         let records =
             config.records.as_ref().map(|r| CallRecords::start(r, Arc::clone(&policy))).transpose()?;
         let capture = config.hep.as_ref().map(Capture::start).transpose().map_err(NodeError::Hep)?;
@@ -373,7 +373,7 @@ impl Node {
         self.name_peers(&policy);
         self.resolver.set_enabled(enabled(&policy));
         self.resolver.reconfigure(&config.dns);
-        self.resolver.ranker().configure(RankPolicy::of(&config));
+        self.resolver.ranker().configure_from(&config);
         if let Some(records) = &self.records {
             records.set_policy(Arc::clone(&policy));
         }
