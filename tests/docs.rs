@@ -51,7 +51,7 @@ fn commands(text: &str) -> Vec<String> {
     let mut all = Vec::new();
     for line in text.lines() {
         let line = line.split(" #").next().unwrap_or_default();
-        for part in line.split(';') {
+        for part in line.split([';', '|']) {
             let words: Vec<&str> =
                 part.split_whitespace().skip_while(|w| *w == "$" || w.contains('=')).collect();
             if words.first() == Some(&"sbe") {

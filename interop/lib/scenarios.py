@@ -4,6 +4,7 @@ import calls
 import failover
 import programs
 import secure
+import sight
 
 ALL = {
     "plain-udp": calls.plain_udp,
@@ -33,6 +34,8 @@ ALL = {
     "tls-way-back": secure.tls_way_back,
     "tls-renew": secure.tls_renew,
     "alto-auth": alto.alto_auth,
+    "capture": sight.capture,
+    "hep": sight.hep,
 }
 
 QUICK = ["plain-udp", "udp-to-tcp", "cancel", "refused", "black-hole", "says-503", "tcp-reset", "kamailio",

@@ -25,7 +25,7 @@ use crate::runtime::node::Node;
 use super::auth::{Audit, Denied, Tokens};
 use super::feed::{self, Feed};
 use super::whatif::WhatIf;
-use super::{alto, api, assets, explain, metrics, overview, page, resolve, search, text};
+use super::{alto, api, assets, capture, explain, metrics, overview, page, resolve, search, text};
 
 /// Connections served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 128;
@@ -134,6 +134,7 @@ fn router(node: Arc<Node>, feed: Arc<Feed>) -> Router {
         .route("/api/v1/audit", get(async move || Json(audit.json())))
         .merge(assets::routes())
         .merge(feed::routes(feed))
+        .merge(capture::routes())
         .route("/plain", get(plain))
         .route("/metrics", get(async move |State(node): Shared| all_metrics(&node, &watch)))
         .route("/healthz", get(healthz))
@@ -160,7 +161,7 @@ fn router(node: Arc<Node>, feed: Arc<Feed>) -> Router {
 type Shared = State<Arc<Node>>;
 
 /// Errors are JSON too.
-fn error(status: StatusCode, text: impl Into<String>) -> Response {
+pub(super) fn error(status: StatusCode, text: impl Into<String>) -> Response {
     (status, Json(json!({ "error": text.into() }))).into_response()
 }
 
@@ -180,7 +181,7 @@ async fn guard(
         (None, Err(denied)) => refused(denied),
         (None, Ok(_)) => next.run(request).await,
     };
-    if method != Method::GET && method != Method::HEAD {
+    if method != Method::GET && method != Method::HEAD || capture::is_private(&path) {
         fence.audit.note(from, admitted.ok().flatten(), &method, &path, response.status().as_u16());
     }
     let set: [(HeaderName, &'static str); 5] = [

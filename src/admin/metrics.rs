@@ -15,6 +15,7 @@ use crate::runtime::{Counters, Direction, DropReason};
 use crate::shard::Stats;
 use crate::wire::Method;
 
+use super::capture;
 use super::process::Process;
 use super::text::Text;
 
@@ -304,12 +305,13 @@ fn sockets(text: &mut Text, counters: &Counters) {
 /// Copies to a capture server, without which all is zero.
 fn copies(text: &mut Text, node: &Node) {
     let none = hep::Counts::default();
-    let counts = node.capture().map_or(&none, hep::Capture::counts);
+    let counts = node.hep().map_or(&none, hep::Capture::counts);
     let help = "Messages copied to the capture server: sent, dropped as there was no room, failed, too large to copy.";
     text.family("sbe_hep_total", "counter", help);
     for (outcome, n) in counts.outcomes() {
         text.sample(&[("outcome", outcome)], n);
     }
+    capture::metrics(text, node);
 }
 
 /// Call records, without which all is zero.

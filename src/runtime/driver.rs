@@ -29,11 +29,11 @@ use super::call_records::Offer;
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
-use super::hep::Tap;
 use super::pace::{Cores, Pace, Spread};
 use super::pool::Pool;
 use super::quoted::quotes_call_id;
 use super::sys::{self, BATCH, SendBatch};
+use super::tap::Tap;
 use super::tls::Tls;
 use super::tls::gate::{Gate, Turns};
 use super::tls::words::FailureLog;
@@ -83,8 +83,8 @@ pub(super) struct Node<E> {
     pub(super) policy: ArcSwapOption<Policy>,
     /// Takes the events of calls; empty without `[records]`.
     pub(super) records: OnceLock<Offer>,
-    /// Takes a copy of every message; empty without `[hep]`.
-    pub(super) hep: OnceLock<Tap>,
+    /// Takes copies of messages for those who look at the wire.
+    pub(super) tap: Arc<Tap>,
 }
 
 /// One shard, and the worker's appointment with it.
@@ -329,8 +329,8 @@ impl<E: Element> Worker<E> {
             feed(element, now, Input::Waited { delay, messages }, self.counters());
         }
         for (Arrived { origin, bytes }, ahead) in messages {
-            if let Some(hep) = self.node.hep.get() {
-                hep.received(now, origin, bytes);
+            if self.node.tap.is_on() {
+                self.node.tap.received(now, origin, bytes);
             }
             let input = match ahead {
                 Some(ahead) => Input::Read { origin, bytes, ahead },
@@ -357,8 +357,10 @@ impl<E: Element> Worker<E> {
     fn collect(&self, shard: usize, element: &mut E, now: Instant) {
         let mut steps = self.steps.borrow_mut();
         while let Some(output) = element.poll_output() {
-            if let (Some(hep), Output::Send(send)) = (self.node.hep.get(), &output) {
-                hep.sending(now, send, &self.node.listen);
+            if self.node.tap.is_on()
+                && let Output::Send(send) = &output
+            {
+                self.node.tap.sending(now, send, &self.node.listen);
             }
             match output {
                 Output::Send(send) if send.hop.transport == Transport::Udp => {

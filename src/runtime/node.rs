@@ -19,6 +19,7 @@ use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
 use super::call_records::{CallRecords, RecordsError};
+use super::capture::Captures;
 use super::costs::Down;
 use super::dns::{EnabledByRealm, Resolver};
 use super::fixed::keep_fixed;
@@ -108,7 +109,8 @@ pub struct Node {
     handle: Handle<Shard>,
     /// After the handle: it is dropped, and so writes its last lines, when no worker runs any more.
     records: Option<CallRecords>,
-    capture: Option<Capture>,
+    hep: Option<Capture>,
+    captures: Captures,
     resolver: Resolver,
     ledger: Arc<Ledger>,
     dialog_secret: [u8; 16],
@@ -151,16 +153,18 @@ impl Node {
         resolver.ranker().configure_from(&config);
         let records =
             config.records.as_ref().map(|r| CallRecords::start(r, Arc::clone(&policy))).transpose()?;
-        let capture = config.hep.as_ref().map(Capture::start).transpose().map_err(NodeError::Hep)?;
         let [secret] = random_words::<1>()?;
         let shards = shards(&policy, secret)?;
         let handle = start(&config, shards, Arc::new(resolver.clone()), secret)?;
-        handle.watch(records.as_ref(), capture.as_ref());
+        let hep = config.hep.as_ref().map(|h| Capture::start(h, handle.tap()).map_err(NodeError::Hep));
+        handle.watch(records.as_ref());
+        let captures = Captures::new(Arc::clone(handle.tap()));
         let node = Arc::new(Self {
             policy: ArcSwap::new(Arc::clone(&policy)),
             handle,
             records,
-            capture,
+            hep: hep.transpose()?,
+            captures,
             resolver,
             ledger,
             dialog_secret,
@@ -214,9 +218,14 @@ impl Node {
         self.records.as_ref()
     }
 
-    /// What copies messages; `None` without `[hep]`.
-    pub fn capture(&self) -> Option<&Capture> {
-        self.capture.as_ref()
+    /// What copies messages to a capture server; `None` without `[hep]`.
+    pub fn hep(&self) -> Option<&Capture> {
+        self.hep.as_ref()
+    }
+
+    /// Captures on demand.
+    pub fn captures(&self) -> &Captures {
+        &self.captures
     }
 
     /// The ALTO client.
@@ -524,12 +533,12 @@ impl Node {
         self.probed.store(Arc::new(instances));
     }
 
-    /// Asks every shard in turn.
     /// Looks at one shard, under its lock. `None`: there is no such shard.
     pub(super) fn with_shard<R>(&self, at: usize, ask: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         self.handle.with_shard(at, ask)
     }
 
+    /// Asks every shard in turn.
     pub(super) fn each<R>(&self, ask: impl Fn(&mut Shard) -> R) -> Vec<R> {
         (0..self.handle.shards()).filter_map(|at| self.handle.with_shard(at, &ask)).collect()
     }
