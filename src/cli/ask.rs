@@ -58,6 +58,11 @@ pub fn reload(admin: &Admin) -> u8 {
     ask(admin, "POST", "/api/v1/reload", show::reload)
 }
 
+/// `sbe upgrade`
+pub fn upgrade(admin: &Admin) -> u8 {
+    ask(admin, "POST", "/api/v1/upgrade", show::upgrade)
+}
+
 fn ask(admin: &Admin, method: &str, path: &str, show: impl Fn(&Value) -> String) -> u8 {
     let file = admin.token_file.clone().or_else(|| std::env::var_os("SBE_TOKEN_FILE").map(Into::into));
     let token = match file.as_deref().map(auth::read).transpose() {

@@ -5,6 +5,7 @@
 mod basics;
 mod failover;
 mod instances;
+mod leave;
 mod msg;
 mod numbers;
 mod overload;
