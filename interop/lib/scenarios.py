@@ -1,5 +1,6 @@
 """The scenarios, in the order they are run in. Each takes a World and leaves problems and figures in it."""
 import calls
+import change
 import failover
 import programs
 import secure
@@ -31,6 +32,10 @@ ALL = {
     "tls-openssl": secure.tls_openssl,
     "tls-way-back": secure.tls_way_back,
     "tls-renew": secure.tls_renew,
+    "change-reload": change.change_reload,
+    "change-drain": change.change_drain,
+    "change-upgrade-udp": change.change_upgrade_udp,
+    "change-upgrade-tcp": change.change_upgrade_tcp,
 }
 
 QUICK = ["plain-udp", "udp-to-tcp", "cancel", "refused", "black-hole", "says-503", "tcp-reset", "kamailio",

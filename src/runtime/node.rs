@@ -175,6 +175,7 @@ impl Node {
         tokio.spawn(probe::run(Arc::downgrade(&node), Arc::clone(&node.policy_changed), random()?));
         tokio.spawn(follow::run(Arc::downgrade(&node), Arc::clone(&node.names_changed)));
         tokio.spawn(watch_certificates(Arc::downgrade(&node)));
+        tokio.spawn(follow::forget_departed(Arc::downgrade(&node)));
         tokio.spawn(alto::run(Arc::downgrade(&node), Arc::clone(&node.alto), random()?));
         Ok(node)
     }
@@ -365,12 +366,9 @@ impl Node {
         let before = self.policy();
         let restart_needed = keep_fixed(&mut config, &before.config, self.handle.listeners());
         let config = Arc::new(config);
-        let policy = Arc::new(Policy::new(
-            Arc::clone(&config),
-            Arc::clone(&self.ledger),
-            self.secrets.dialog,
-            Some(&before),
-        ));
+        let new =
+            Policy::new(Arc::clone(&config), Arc::clone(&self.ledger), self.secrets.dialog, Some(&before));
+        let policy = Arc::new(new.with_departed(&before, Instant::now(), |peer| self.ledger.calls(peer) > 0));
         self.policy.store(Arc::clone(&policy));
         self.name_peers(&policy);
         self.resolver.set_enabled(enabled(&policy));
@@ -388,8 +386,20 @@ impl Node {
 
     /// Puts other addresses behind the names in `sources`. Waits for a reload that is under way: may block.
     pub(super) fn set_published(&self, published: Published) {
+        self.replace_policy(|policy| Some(policy.with_published(published)));
+    }
+
+    /// Forgets removed peers whose calls have ended. May block likewise.
+    pub(super) fn forget_departed(&self) {
+        let calls = |peer| self.ledger.calls(peer) > 0;
+        if self.policy().departed_names().next().is_some() {
+            self.replace_policy(|policy| policy.without_departed(Instant::now(), calls));
+        }
+    }
+
+    fn replace_policy(&self, other: impl FnOnce(&Policy) -> Option<Policy>) {
         let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
-        let policy = Arc::new(self.policy().with_published(published));
+        let Some(policy) = other(&self.policy()).map(Arc::new) else { return };
         self.policy.store(Arc::clone(&policy));
         self.name_peers(&policy);
         self.handle.update(&Update::Policy(policy));

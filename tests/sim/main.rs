@@ -9,6 +9,7 @@ mod leave;
 mod msg;
 mod numbers;
 mod overload;
+mod removed;
 mod returns;
 mod rig;
 mod secure;
