@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use crate::config::Listen;
 use crate::flow::{ConnId, Origin, SendFailure, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation};
 use crate::proxy::Policy;
-use crate::shard::io::{Event, Input, Output, ReadAhead, Send, SendToken, Ticket, Update};
+use crate::shard::io::{Event, Input, Output, Passed, ReadAhead, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
 
 use super::alone::{Bell, STAY};
@@ -38,6 +38,8 @@ use super::tls::Tls;
 use super::tls::gate::{Gate, Turns};
 use super::tls::words::FailureLog;
 use super::udp::{Kind, UdpSocket};
+use super::upgrade::beside::Stage;
+use super::upgrade::channel::Channel;
 
 /// Octets read from a stream at once.
 pub(super) const READ_BUFFER: usize = 64 * 1024;
@@ -73,6 +75,12 @@ pub(super) struct Node<E> {
     pub(super) failures: FailureLog,
     /// Turns true once, when the node is to end.
     pub(super) stop: watch::Sender<bool>,
+    /// How far taking over is, or being taken over from.
+    pub(super) stage: watch::Sender<Stage>,
+    /// Another process takes over from this one.
+    pub(super) leaving: AtomicBool,
+    /// Where its datagrams go then.
+    pub(super) successor: ArcSwapOption<Channel>,
     /// Keys the hash that assigns calls to shards.
     pub(super) secret: u64,
     /// Where the timer grid begins.
@@ -186,6 +194,7 @@ enum Step {
     Sent(SendToken, ConnId, bool),
     Failed(SendToken, SendFailure),
     Closed(ConnId),
+    Pass(Box<Passed>),
 }
 
 /// One thread's side of the node.
@@ -387,6 +396,7 @@ impl<E: Element> Worker<E> {
                     }
                 }
                 Output::Event(event) => steps.push_back(Step::Tell(event)),
+                Output::Pass(passed) => steps.push_back(Step::Pass(passed)),
             }
         }
     }
@@ -483,6 +493,7 @@ impl<E: Element> Worker<E> {
                     self.enter(shard, now, Input::SendFailed { token, failure });
                 }
             }
+            Step::Pass(passed) => self.pass_on(&passed),
             Step::Closed(conn) => {
                 for shard in 0..self.node.slots.len() {
                     self.enter(shard, now, Input::ConnectionClosed { conn });
@@ -510,6 +521,7 @@ impl<E: Element> Worker<E> {
 
     /// An ICMP error. One that quotes enough goes to the owner of the call, else to all.
     pub(super) fn undeliverable(&self, now: Instant, to: std::net::SocketAddr, payload: &[u8]) {
+        self.pass_error_on(to, payload);
         let shards = self.node.slots.len();
         if quotes_call_id(payload) {
             let shard = E::shard_of(payload, self.node.secret, shards) % shards;

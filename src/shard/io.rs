@@ -104,6 +104,9 @@ pub enum Update {
     Health(Instance, Observation),
     /// Begin or end draining (rule 12).
     Drain(bool),
+    /// Another process takes over: what comes by datagrams and belongs to nothing here is for it
+    /// ([`Output::Pass`]). Or it does not, after all.
+    Leave(bool),
     /// Send an OPTIONS probe to this instance (given to one shard only).
     Probe {
         /// Whose instance.
@@ -129,8 +132,23 @@ pub enum Output {
         /// What to locate.
         key: Arc<LocateKey>,
     },
+    /// A datagram for the process that takes over.
+    Pass(Box<Passed>),
     /// Something to tell.
     Event(Event),
+}
+
+/// A datagram that belongs to nothing here, as it was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// By which listener it came.
+    pub listener: ListenerId,
+    /// Who sent it.
+    pub remote: SocketAddr,
+    /// The address that it was sent to.
+    pub local: SocketAddr,
+    /// Its octets.
+    pub bytes: Bytes,
 }
 
 /// One message to send.

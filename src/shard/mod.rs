@@ -11,6 +11,7 @@ mod candidates;
 mod failures;
 mod finish;
 pub mod io;
+mod leave;
 mod literals;
 pub mod overload;
 mod owner;
@@ -40,7 +41,7 @@ use crate::proxy::{Context, Policy};
 use crate::transaction::{Effects, KeySecrets, Lanes, ServerKey, Timer};
 use crate::wire::{Index, Message, Unusable};
 
-pub use io::{CallEnd, CallEvent, Event, Input, Output, Send, SendToken, Ticket, Update};
+pub use io::{CallEnd, CallEvent, Event, Input, Output, Passed, Send, SendToken, Ticket, Update};
 pub use owner::{Reader, shard_of};
 pub(crate) use returns::top_via;
 pub use slots::Handle;
@@ -109,6 +110,8 @@ struct Core {
     ring: Ring,
     stats: Stats,
     draining: bool,
+    /// Another process takes over.
+    leaving: bool,
     sweeping: bool,
     governor: Governor,
     /// What the governor has refused lately.
@@ -164,6 +167,7 @@ impl Shard {
                 ring: Ring::new(records),
                 stats: Stats::default(),
                 draining: false,
+                leaving: false,
                 sweeping: false,
                 governor: Governor::new(policy.config.overload),
                 silence: Silence::default(),
@@ -217,6 +221,7 @@ impl Shard {
     ) {
         let msg = &Message::new(bytes, &index);
         match read {
+            Ok(()) if self.core.leaving && self.pass_on(origin, msg) => {}
             Ok(()) if msg.is_request() => self.on_request(now, origin, msg, &index),
             Ok(()) => self.on_response(now, msg),
             Err(unusable) => self.core.stats.drop(unusable.label()),
@@ -352,6 +357,9 @@ impl Shard {
                 self.core.keep_sweeping(now);
             }
             Update::Drain(drain) => self.core.draining = drain,
+            Update::Leave(leave) => self.core.leaving = leave,
+            // Whoever takes over probes too, and nothing is to begin here any more.
+            Update::Probe { .. } if self.core.leaving => {}
             Update::Probe { peer, hop, uri, timeout } => self.start_probe(now, peer, hop, &uri, timeout),
         }
     }

@@ -240,7 +240,7 @@ impl Plan {
             })
             .collect();
         let locator = Arc::new(Known { cached: self.cached });
-        let handle = start_spread(&self.config, shards, locator, 7, self.over).unwrap();
+        let handle = start_spread(&self.config, shards, locator, 7, self.over, Heritage::default()).unwrap();
         World { handle, record }
     }
 }
