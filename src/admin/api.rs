@@ -13,6 +13,7 @@ use crate::peering::Party;
 use crate::proxy::{PeerEntry, Policy};
 use crate::runtime::glance::Fallen;
 use crate::runtime::node::{Listed, Node, ReloadError, Reloaded};
+use crate::runtime::upgrade::{UpgradeError, Upgraded};
 
 use super::process::Process;
 use super::resolve::{down_for, round};
@@ -55,6 +56,10 @@ pub fn status(node: &Node) -> Value {
         "uptime": round(now.saturating_duration_since(node.started()).as_secs_f64()),
         "config": node.path().map(|p| p.display().to_string()),
         "reloads": { "ok": taken, "error": refused },
+        "generation": node.desk().generation(),
+        "pid": std::process::id(),
+        "predecessor": node.desk().predecessor(),
+        "successor": node.desk().successor(),
         "workers": node.shards(),
         "listeners": listeners,
         "calls": live.calls,
@@ -236,6 +241,22 @@ pub fn reloaded(outcome: &Result<Reloaded, ReloadError>) -> (u16, Value) {
                 ReloadError::Tls(error) => vec![error.to_string()],
             };
             (422, json!({ "ok": false, "error": error.to_string(), "errors": errors }))
+        }
+    }
+}
+
+/// What became of an upgrade, and the HTTP status for it.
+pub fn upgraded(outcome: &Result<Upgraded, UpgradeError>) -> (u16, Value) {
+    match outcome {
+        Ok(Upgraded { pid, generation }) => {
+            (200, json!({ "ok": true, "pid": pid, "generation": generation }))
+        }
+        Err(UpgradeError::Failed(why)) => {
+            (422, json!({ "ok": false, "error": "the new process cannot start", "errors": why }))
+        }
+        Err(error) => {
+            let status = if matches!(error, UpgradeError::Refused(_)) { 409 } else { 422 };
+            (status, json!({ "ok": false, "error": error.to_string(), "errors": [] }))
         }
     }
 }

@@ -117,6 +117,11 @@ pub fn reload(v: &Value) -> String {
     out
 }
 
+/// `sbe upgrade`
+pub fn upgrade(v: &Value) -> String {
+    format!("process {} has taken over, generation {}\n", plain(&v["pid"]), plain(&v["generation"]))
+}
+
 fn step(
     out: &mut String,
     name: &str,

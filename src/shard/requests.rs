@@ -497,7 +497,7 @@ pub(super) fn sent_by_host<'a>(via: &ViaRef<'a>) -> &'a [u8] {
     }
 }
 
-fn key_parts<'a>(msg: &Message<'a>, via: &ViaRef<'a>) -> ServerKeyParts<'a> {
+pub(super) fn key_parts<'a>(msg: &Message<'a>, via: &ViaRef<'a>) -> ServerKeyParts<'a> {
     ServerKeyParts {
         branch: via.branch(),
         sent_by_host: sent_by_host(via),
