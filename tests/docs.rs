@@ -65,7 +65,7 @@ fn commands(text: &str) -> Vec<String> {
     let mut all = Vec::new();
     for line in text.lines() {
         let line = line.split(" #").next().unwrap_or_default().trim_end().trim_end_matches('&');
-        for part in line.split(';') {
+        for part in line.split([';', '|']) {
             let words: Vec<&str> =
                 part.split_whitespace().skip_while(|w| *w == "$" || w.contains('=')).collect();
             if words.first() == Some(&"sbe") {

@@ -11,10 +11,12 @@ use crate::proxy::Policy;
 use crate::runtime::call_records::{CallRecords, Counts};
 use crate::runtime::hep;
 use crate::runtime::node::{Listed, Live, Node};
+use crate::runtime::upgrade::Outcome;
 use crate::runtime::{Counters, Direction, DropReason};
 use crate::shard::Stats;
 use crate::wire::Method;
 
+use super::capture;
 use super::process::Process;
 use super::text::Text;
 
@@ -101,6 +103,22 @@ fn about(text: &mut Text, node: &Node, now: Instant) {
     text.family("sbe_reloads_total", "counter", "Configurations read again, by outcome.")
         .sample(&[("outcome", "ok")], taken)
         .sample(&[("outcome", "error")], refused);
+    let desk = node.desk();
+    let help = "Upgrades: another process has taken over (ok), could not (failed), was not started (refused), or ended before this one (returned).";
+    text.family("sbe_upgrades_total", "counter", help);
+    for outcome in Outcome::ALL {
+        text.sample(&[("outcome", outcome.label())], desk.count(outcome));
+    }
+    text.family("sbe_generation", "gauge", "1 for a process started afresh, one more after each upgrade.")
+        .sample(&[], desk.generation());
+    let stage = match (desk.successor(), desk.predecessor()) {
+        (Some(_), _) => 2,
+        (None, Some(_)) => 1,
+        (None, None) => 0,
+    };
+    let help =
+        "1 while the process before this one still ends its calls, 2 while this one does, 0 otherwise.";
+    text.family("sbe_upgrade_stage", "gauge", help).sample(&[], stage);
 }
 
 fn messages(text: &mut Text, stats: &Stats, counters: &Counters) {
@@ -165,7 +183,12 @@ fn state(text: &mut Text, live: Live, policy: &Policy, node: &Node) {
     text.family("sbe_transactions_limit", "gauge", "limits.transactions.")
         .sample(&[], policy.config.limits.transactions);
     text.family("sbe_contexts", "gauge", "Response contexts held.").sample(&[], live.contexts);
-    text.family("sbe_timers", "gauge", "Timers armed.").sample(&[], live.timers);
+    text.family(
+        "sbe_timers",
+        "gauge",
+        "Timers held, those included that were cancelled and wait for their time to be forgotten.",
+    )
+    .sample(&[], live.timers);
     text.family("sbe_calls", "gauge", "Calls counted.").sample(&[], live.calls);
     text.family(
         "sbe_peer_calls",
@@ -293,6 +316,8 @@ fn sockets(text: &mut Text, counters: &Counters) {
         .sample(&[("direction", "out")], read(&counters.stream_messages_out));
     text.family("sbe_icmp_errors_total", "counter", "ICMP errors for datagrams of ours.")
         .sample(&[], read(&counters.icmp_errors));
+    text.family("sbe_handed_over_total", "counter", "Datagrams given to the process that takes over.")
+        .sample(&[], read(&counters.handed_over));
     text.family("sbe_udp_wakeups_total", "counter", "Times that a UDP socket was found ready.")
         .sample(&[], read(&counters.udp_wakeups));
     text.family("sbe_panics_total", "counter", "Panics that were caught; each is a bug.")
@@ -304,12 +329,13 @@ fn sockets(text: &mut Text, counters: &Counters) {
 /// Copies to a capture server, without which all is zero.
 fn copies(text: &mut Text, node: &Node) {
     let none = hep::Counts::default();
-    let counts = node.capture().map_or(&none, hep::Capture::counts);
+    let counts = node.hep().map_or(&none, hep::Capture::counts);
     let help = "Messages copied to the capture server: sent, dropped as there was no room, failed, too large to copy.";
     text.family("sbe_hep_total", "counter", help);
     for (outcome, n) in counts.outcomes() {
         text.sample(&[("outcome", outcome)], n);
     }
+    capture::metrics(text, node);
 }
 
 /// Call records, without which all is zero.

@@ -10,6 +10,7 @@
 mod alone;
 pub mod alto;
 pub mod call_records;
+pub mod capture;
 mod carrier;
 pub mod costs;
 mod counters;
@@ -26,24 +27,29 @@ pub mod hep;
 mod listen;
 pub mod log;
 pub mod node;
+mod outcomes;
 mod pace;
 mod pool;
 mod probe;
 mod quoted;
 mod random;
 mod records;
+mod rest;
 pub mod secret;
 mod stream;
 mod sys;
+mod tap;
 #[cfg(test)]
 mod tests;
 pub mod tls;
 mod udp;
+pub mod upgrade;
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -68,6 +74,9 @@ use listen::Sockets;
 use pool::Pool;
 use tls::Tls;
 use udp::UdpSocket;
+use upgrade::beside::Stage;
+use upgrade::channel::Channel;
+use upgrade::{Heritage, Predecessor};
 
 /// Timers fire on a grid, so that timers close to each other share a wake-up: T1/32 wide, within
 /// these bounds.
@@ -114,7 +123,18 @@ pub fn start<E: Element>(
     locator: Arc<dyn Locator>,
     secret: u64,
 ) -> Result<Handle<E>, StartError> {
-    start_spread(config, shards, locator, secret, SpreadOver::AsNeeded)
+    start_spread(config, shards, locator, secret, SpreadOver::AsNeeded, Heritage::default())
+}
+
+/// As [`start`], with sockets that another process has left.
+fn start_from<E: Element>(
+    config: &Config,
+    shards: Vec<E>,
+    locator: Arc<dyn Locator>,
+    secret: u64,
+    heritage: Heritage,
+) -> Result<Handle<E>, StartError> {
+    start_spread(config, shards, locator, secret, SpreadOver::AsNeeded, heritage)
 }
 
 /// Over which workers datagrams are spread.
@@ -133,6 +153,7 @@ fn start_spread<E: Element>(
     locator: Arc<dyn Locator>,
     secret: u64,
     over: SpreadOver,
+    mut heritage: Heritage,
 ) -> Result<Handle<E>, StartError> {
     let workers = workers(config);
     if shards.len() != workers || workers == 0 {
@@ -148,7 +169,10 @@ fn start_spread<E: Element>(
     }
     let adaptive = over == SpreadOver::AsNeeded;
     let udp_workers = if adaptive { 1 } else { workers };
-    let sockets = listen::open(&mut listen, workers, udp_workers)?;
+    let sockets = listen::open(&mut listen, workers, udp_workers, &mut heritage)?;
+    let twins = twins(&sockets).map_err(|cause| StartError::Worker { worker: 0, cause })?;
+    let predecessor = heritage.into_predecessor();
+    let stage = if predecessor.is_some() { Stage::Waiting } else { Stage::Serving };
     let node = Arc::new(Node {
         slots: shards.into_iter().map(Slot::new).collect(),
         locator,
@@ -172,21 +196,27 @@ fn start_spread<E: Element>(
         gate: Arc::default(),
         failures: Default::default(),
         stop: watch::Sender::new(false),
+        stage: watch::Sender::new(stage),
+        leaving: AtomicBool::new(false),
+        successor: ArcSwapOption::empty(),
         secret,
         epoch: Instant::now(),
         peers: Default::default(),
         policy: ArcSwapOption::empty(),
         records: OnceLock::new(),
-        hep: OnceLock::new(),
+        tap: Arc::default(),
     });
     Counters::add(&node.counters.udp_workers, udp_workers);
-    let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
+    let mut handle = Handle { node, threads: Vec::with_capacity(workers), sockets: twins };
     let (report, reports) = std::sync::mpsc::channel();
     for (index, sockets) in sockets.into_iter().enumerate() {
         let (node, report) = (Arc::clone(&handle.node), report.clone());
+        let predecessor = predecessor.clone();
         let thread = std::thread::Builder::new()
             .name(format!("sbe-worker-{index}"))
-            .spawn(move || run_worker(index, node, sockets, |outcome| drop(report.send((index, outcome)))))
+            .spawn(move || {
+                run_worker(index, node, sockets, predecessor, |outcome| drop(report.send((index, outcome))))
+            })
             .map_err(|cause| StartError::Worker { worker: index, cause })?;
         handle.threads.push(thread);
     }
@@ -201,6 +231,8 @@ fn start_spread<E: Element>(
 pub struct Handle<E: Element> {
     node: Arc<Node<E>>,
     threads: Vec<JoinHandle<()>>,
+    /// Every socket of every listener again, to be handed over.
+    sockets: Vec<(usize, OwnedFd)>,
 }
 
 impl<E: Element> Handle<E> {
@@ -248,14 +280,16 @@ impl<E: Element> Handle<E> {
         self.node.policy.store(Some(policy));
     }
 
-    /// Where the events of calls and copies of messages go; told once, by whoever starts the node.
-    fn watch(&self, records: Option<&call_records::CallRecords>, capture: Option<&hep::Capture>) {
+    /// Where the events of calls go; told once, by whoever starts the node.
+    fn watch(&self, records: Option<&call_records::CallRecords>) {
         if let Some(records) = records {
             let _ = self.node.records.set(records.offers());
         }
-        if let Some(capture) = capture {
-            let _ = self.node.hep.set(capture.tap());
-        }
+    }
+
+    /// Where copies of messages come from.
+    fn tap(&self) -> &Arc<tap::Tap> {
+        &self.node.tap
     }
 
     /// Certificates and authorities in force; `None` without `[tls]`.
@@ -266,6 +300,35 @@ impl<E: Element> Handle<E> {
     /// Other certificates and authorities for handshakes from now on; open connections stay as they are.
     pub fn set_tls(&self, tls: Tls) {
         self.node.tls.store(Some(Arc::new(tls)));
+    }
+
+    /// The sockets, each with the place of its listener in file order; for each listener one for every worker.
+    fn sockets(&self) -> &[(usize, OwnedFd)] {
+        &self.sockets
+    }
+
+    fn stage(&self) -> Stage {
+        *self.node.stage.borrow()
+    }
+
+    fn stages(&self) -> watch::Receiver<Stage> {
+        self.node.stage.subscribe()
+    }
+
+    /// Another process takes over (its end of the channel), or does not after all.
+    fn leave(&self, successor: Option<Arc<Channel>>) {
+        let leave = successor.is_some();
+        if leave {
+            self.node.successor.store(successor);
+        }
+        self.node.leaving.store(leave, Ordering::SeqCst);
+        let since = Instant::now();
+        self.node.stage.send_replace(if leave { Stage::Leaving { since } } else { Stage::Serving });
+        self.update(&Update::Leave(leave));
+        if !leave {
+            self.node.successor.store(None);
+        }
+        self.node.pool.ring_all();
     }
 
     /// Stops accepting, lets connections write what is queued (at most a second and a half), ends
@@ -298,6 +361,7 @@ fn run_worker<E: Element>(
     index: usize,
     node: Arc<Node<E>>,
     sockets: Sockets,
+    predecessor: Option<Predecessor>,
     report: impl Fn(io::Result<()>),
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -311,7 +375,7 @@ fn run_worker<E: Element>(
     };
     sys::sleep_precisely();
     let local = LocalSet::new();
-    let begun = local.block_on(&runtime, async { begin(index, Arc::clone(&node), sockets) });
+    let begun = local.block_on(&runtime, async { begin(index, Arc::clone(&node), sockets, predecessor) });
     let (worker, tasks, mut watch) = match begun {
         Ok(begun) => begun,
         Err(e) => return report(Err(e)),
@@ -339,6 +403,23 @@ fn run_worker<E: Element>(
     drop(local);
 }
 
+/// Descriptors of the same sockets, each with the place of its listener.
+fn twins(all: &[Sockets]) -> io::Result<Vec<(usize, OwnedFd)>> {
+    let of = |listener: &ListenerId, fd: BorrowedFd<'_>| -> io::Result<(usize, OwnedFd)> {
+        Ok((usize::from(listener.0), fd.try_clone_to_owned()?))
+    };
+    let mut twins = Vec::new();
+    for sockets in all {
+        for (listener, socket) in &sockets.udp {
+            twins.push(of(listener, socket.as_fd())?);
+        }
+        for (listener, socket) in &sockets.tcp {
+            twins.push(of(listener, socket.as_fd())?);
+        }
+    }
+    Ok(twins)
+}
+
 /// Tasks of a worker that are ended before the others.
 struct Tasks {
     accepting: Vec<tokio::task::JoinHandle<()>>,
@@ -349,6 +430,7 @@ fn begin<E: Element>(
     index: usize,
     node: Arc<Node<E>>,
     sockets: Sockets,
+    predecessor: Option<Predecessor>,
 ) -> io::Result<(Rc<Worker<E>>, Tasks, Watch)> {
     let mut udp: Vec<Option<Rc<UdpSocket>>> = vec![None; node.listen.len()];
     for (listener, socket) in sockets.udp {
@@ -370,6 +452,14 @@ fn begin<E: Element>(
         let socket = tokio::net::TcpListener::from_std(socket)?;
         listeners.push(socket.as_raw_fd());
         accepting.push(tokio::task::spawn_local(Rc::clone(&worker).accept(listener, socket)));
+    }
+    if let Some(predecessor) = predecessor {
+        // These keep the worker in its event loop until it may read the sockets itself.
+        if index == 0 {
+            worker.spawn(Rc::clone(&worker).listen_to(predecessor));
+        }
+        let waiting = Rc::clone(&worker);
+        worker.spawn(async move { waiting.until_reading().await });
     }
     tokio::task::spawn_local(Rc::clone(&worker).rest());
     tokio::task::spawn_local(Rc::clone(&worker).keep_timers());
