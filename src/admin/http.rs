@@ -39,7 +39,7 @@ const STUCK: Duration = Duration::from_secs(2);
 
 /// Why the admin interface could not be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("admin interface {bind}: {cause}")]
+#[error("admin interface {bind}: {cause}{}", crate::runtime::bind_hint(cause))]
 pub struct ServeError {
     /// Its address.
     pub bind: SocketAddr,

@@ -67,7 +67,7 @@ use crate::wire::Limits;
 
 pub use counters::{Counters, Direction, DropReason};
 pub use element::{BoxFuture, Element, Locator};
-pub use listen::StartError;
+pub use listen::{StartError, bind_hint};
 
 use alone::Watch;
 use driver::{Node, Settings, Slot, Worker};
