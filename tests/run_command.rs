@@ -284,3 +284,35 @@ fn a_service_manager_is_told_of_readiness_reloads_life_and_the_end() {
     assert_eq!(sbe.end().0, Some(0));
     std::fs::remove_file(&path).unwrap();
 }
+
+#[test]
+fn a_reload_that_hangs_on_a_pipe_does_not_hold_up_the_end() {
+    let mut sbe = Sbe::start("pipe", "10s");
+    std::fs::remove_file(&sbe.file).unwrap();
+    assert!(Command::new("mkfifo").arg(&sbe.file).status().unwrap().success());
+    for _ in 0..5 {
+        sbe.signal("-HUP");
+    }
+    // It hangs once it has opened the pipe: a writer that need not wait shows that.
+    let begun = std::time::Instant::now();
+    let nonblocking = || {
+        use std::os::unix::fs::OpenOptionsExt;
+        std::fs::OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(&sbe.file)
+    };
+    let _writer = loop {
+        match nonblocking() {
+            Ok(writer) => break writer,
+            Err(_) => assert!(begun.elapsed() < Duration::from_secs(10), "it never reads its configuration"),
+        }
+    };
+    let begun = std::time::Instant::now();
+    sbe.signal("-TERM");
+    let status = loop {
+        if let Some(status) = sbe.child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(5), "it hangs");
+        std::thread::yield_now();
+    };
+    assert_eq!(status.code(), Some(0));
+}

@@ -39,7 +39,7 @@ const STUCK: Duration = Duration::from_secs(2);
 
 /// Why the admin interface could not be opened.
 #[derive(Debug, thiserror::Error)]
-#[error("admin interface {bind}: {cause}")]
+#[error("admin interface {bind}: {cause}{}", crate::runtime::bind_hint(cause))]
 pub struct ServeError {
     /// Its address.
     pub bind: SocketAddr,
@@ -55,7 +55,7 @@ pub async fn bind(bind: SocketAddr) -> Result<TcpListener, ServeError> {
     TcpListener::bind(bind).await.map_err(|cause| ServeError { bind, cause })
 }
 
-/// Serves the admin interface until the task is ended.
+/// Serves the admin interface until the task is ended, or another process takes over.
 ///
 /// # Errors
 /// The socket fails for good.
@@ -67,9 +67,12 @@ pub async fn serve(node: Arc<Node>, listener: TcpListener) -> io::Result<()> {
 pub(super) async fn serve_with(node: Arc<Node>, listener: TcpListener, quiet: Duration) -> io::Result<()> {
     let listener = Bounded { listener, quiet, permits: Arc::new(Semaphore::new(MAX_CONNECTIONS)) };
     let feed = Feed::new(Arc::clone(&node));
+    let leaving = Arc::clone(&node);
     let router = router(node, Arc::clone(&feed)).into_make_service_with_connect_info::<Remote>();
     tokio::select! {
-        ended = axum::serve(listener, router) => ended,
+        // Once another process has taken over, who asks next is its guest.
+        ended = axum::serve(listener, router)
+            .with_graceful_shutdown(async move { leaving.until_leaving(true).await }) => ended,
         () = feed.run() => Ok(()),
     }
 }
@@ -156,6 +159,7 @@ fn router(node: Arc<Node>, feed: Arc<Feed>) -> Router {
         .route("/api/v1/drain", post(async |State(node): Shared| drain(&node, true)))
         .route("/api/v1/undrain", post(async |State(node): Shared| drain(&node, false)))
         .route("/api/v1/reload", post(reload))
+        .route("/api/v1/upgrade", post(upgrade))
         .fallback(async || error(StatusCode::NOT_FOUND, "no such path"))
         .method_not_allowed_fallback(async || error(StatusCode::METHOD_NOT_ALLOWED, "not by this method"))
         .layer(middleware::from_fn_with_state(fence, guard))
@@ -402,6 +406,14 @@ async fn reload(State(node): Shared) -> Response {
     let outcome = tokio::task::spawn_blocking(move || api::reloaded(&node.reload())).await;
     let (status, body) =
         outcome.unwrap_or_else(|_| (500, json!({ "error": "the reload did not come to an end" })));
+    (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(body)).into_response()
+}
+
+/// A task of its own: it goes on if whoever asked does not wait for the end.
+async fn upgrade(State(node): Shared) -> Response {
+    let outcome = tokio::spawn(async move { api::upgraded(&node.upgrade().await) }).await;
+    let (status, body) =
+        outcome.unwrap_or_else(|_| (500, json!({ "error": "the upgrade did not come to an end" })));
     (StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR), Json(body)).into_response()
 }
 

@@ -11,6 +11,7 @@ use crate::proxy::Policy;
 use crate::runtime::call_records::{CallRecords, Counts};
 use crate::runtime::hep;
 use crate::runtime::node::{Listed, Live, Node};
+use crate::runtime::upgrade::Outcome;
 use crate::runtime::{Counters, Direction, DropReason};
 use crate::shard::Stats;
 use crate::wire::Method;
@@ -102,6 +103,22 @@ fn about(text: &mut Text, node: &Node, now: Instant) {
     text.family("sbe_reloads_total", "counter", "Configurations read again, by outcome.")
         .sample(&[("outcome", "ok")], taken)
         .sample(&[("outcome", "error")], refused);
+    let desk = node.desk();
+    let help = "Upgrades: another process has taken over (ok), could not (failed), was not started (refused), or ended before this one (returned).";
+    text.family("sbe_upgrades_total", "counter", help);
+    for outcome in Outcome::ALL {
+        text.sample(&[("outcome", outcome.label())], desk.count(outcome));
+    }
+    text.family("sbe_generation", "gauge", "1 for a process started afresh, one more after each upgrade.")
+        .sample(&[], desk.generation());
+    let stage = match (desk.successor(), desk.predecessor()) {
+        (Some(_), _) => 2,
+        (None, Some(_)) => 1,
+        (None, None) => 0,
+    };
+    let help =
+        "1 while the process before this one still ends its calls, 2 while this one does, 0 otherwise.";
+    text.family("sbe_upgrade_stage", "gauge", help).sample(&[], stage);
 }
 
 fn messages(text: &mut Text, stats: &Stats, counters: &Counters) {
@@ -166,7 +183,12 @@ fn state(text: &mut Text, live: Live, policy: &Policy, node: &Node) {
     text.family("sbe_transactions_limit", "gauge", "limits.transactions.")
         .sample(&[], policy.config.limits.transactions);
     text.family("sbe_contexts", "gauge", "Response contexts held.").sample(&[], live.contexts);
-    text.family("sbe_timers", "gauge", "Timers armed.").sample(&[], live.timers);
+    text.family(
+        "sbe_timers",
+        "gauge",
+        "Timers held, those included that were cancelled and wait for their time to be forgotten.",
+    )
+    .sample(&[], live.timers);
     text.family("sbe_calls", "gauge", "Calls counted.").sample(&[], live.calls);
     text.family(
         "sbe_peer_calls",
@@ -344,6 +366,8 @@ fn sockets(text: &mut Text, counters: &Counters) {
         .sample(&[("direction", "out")], read(&counters.stream_messages_out));
     text.family("sbe_icmp_errors_total", "counter", "ICMP errors for datagrams of ours.")
         .sample(&[], read(&counters.icmp_errors));
+    text.family("sbe_handed_over_total", "counter", "Datagrams given to the process that takes over.")
+        .sample(&[], read(&counters.handed_over));
     text.family("sbe_udp_wakeups_total", "counter", "Times that a UDP socket was found ready.")
         .sample(&[], read(&counters.udp_wakeups));
     text.family("sbe_panics_total", "counter", "Panics that were caught; each is a bug.")

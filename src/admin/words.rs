@@ -231,7 +231,7 @@ fn in_class(tier: Option<&Tier>) -> String {
 pub fn ranking(ranking: &Ranking, class: u16) -> String {
     let rule = ranking.rule.label();
     let mut text = match ranking.used {
-        Use::NotCovered => return "too few targets have a cost: not used".to_owned(),
+        Use::NotCovered => "too few targets have a cost: not used".to_owned(),
         Use::Shown => {
             format!("shown only: rule \"{rule}\" would put it into class {class} of {}", ranking.classes)
         }

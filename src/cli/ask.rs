@@ -59,6 +59,11 @@ pub fn reload(admin: &Admin) -> u8 {
     ask(admin, "POST", "/api/v1/reload", show::reload)
 }
 
+/// `sbe upgrade`
+pub fn upgrade(admin: &Admin) -> u8 {
+    ask(admin, "POST", "/api/v1/upgrade", show::upgrade)
+}
+
 /// One question, and its answer printed.
 pub(super) fn ask(admin: &Admin, method: &str, path: &str, show: impl Fn(&Value) -> String) -> u8 {
     match node(admin).and_then(|node| Ok(node.ask(method, path)?)) {

@@ -51,7 +51,9 @@ pub enum Command {
     ///
     /// Prints one line per listener, then "ready", once it accepts traffic. SIGTERM and SIGINT: refuse new
     /// requests, wait for those under way (at most runtime.drain_timeout), exit 0; a second signal exits at
-    /// once. SIGHUP: read the configuration again, and keep the old one if it has errors.
+    /// once. SIGHUP: read the configuration again, and keep the old one if it has errors. SIGUSR2: let a new process of
+    /// the program take over, see sbe upgrade. Sockets that the service manager has opened (LISTEN_FDS) are taken for
+    /// the listeners of their addresses.
     Run(ConfigFile),
     /// Check a configuration without running it
     ///
@@ -102,6 +104,12 @@ pub enum Command {
     Flush(Flush),
     /// Make a running node read its configuration again
     Reload(Admin),
+    /// Let a new process of a running node take over, without losing a call
+    ///
+    /// The node starts the program again that is now installed where it was started from, with the same arguments,
+    /// and hands it the sockets. Calls under way end in the old process, new ones begin in the new one. If that does
+    /// not get ready, nothing changes and the reason is printed. As SIGUSR2 to the node.
+    Upgrade(Admin),
     /// Print completions for a shell
     ///
     /// For example: sbe completions bash > /usr/share/bash-completion/completions/sbe
@@ -310,6 +318,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Undrain(admin) => ask::drain(&admin, false),
         Command::Flush(args) => ask::flush(&args),
         Command::Reload(admin) => ask::reload(&admin),
+        Command::Upgrade(admin) => ask::upgrade(&admin),
         Command::Completions { shell } => pages::completions(shell),
         Command::Man { dir } => pages::man(&dir),
     };

@@ -22,6 +22,11 @@ pub fn ready() {
     tell(&[NotifyState::Ready]);
 }
 
+/// This process is the one to watch: another has taken over, or has not after all.
+pub fn main_is(pid: u32) {
+    tell(&[NotifyState::MainPid(pid)]);
+}
+
 /// The configuration is being read again; [`ready`] ends it.
 pub fn reloading() {
     match NotifyState::monotonic_usec_now() {

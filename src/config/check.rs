@@ -66,6 +66,7 @@ pub(super) struct PeerSpots {
     pub tls_names: Vec<usize>,
     pub certificate: usize,
     pub probe: usize,
+    pub alto_scope: usize,
 }
 
 /// Reads everything. The result counts only if the report has no errors.

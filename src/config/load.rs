@@ -137,7 +137,11 @@ fn read(text: &str, name: &str, open_files: bool) -> Result<(Config, Vec<Warning
         for At { value, at } in report.take_files() {
             if let Err(e) = File::open(&value) {
                 let what = format!("{} cannot be read ({})", value.display(), reason(&e));
-                report.warn(at, what, "put it there before sbe run");
+                let remedy = match e.kind() {
+                    std::io::ErrorKind::PermissionDenied => "let the user that runs sbe read it",
+                    _ => "put it there before sbe run",
+                };
+                report.warn(at, what, remedy);
             }
         }
         for At { value, at } in report.take_written() {

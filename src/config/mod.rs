@@ -323,6 +323,8 @@ pub struct Peer {
     pub numbers_out: Vec<NumberRule>,
     /// Active probing.
     pub probe: Option<Probe>,
+    /// Overrides `[alto] scope`: what was agreed with it.
+    pub alto_scope: Option<AltoScope>,
 }
 
 /// `numbers_in` and `numbers_out` of a peer: in a number that begins with `strip`, `prefix` takes its place.

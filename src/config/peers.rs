@@ -49,6 +49,7 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
     let next_hop = section.parsed(report, "next_hop", names::next_hop);
     spot.next_hop = section.place("next_hop");
     spot.probe = section.place_of_key("probe");
+    spot.alto_scope = section.place_of_key("alto_scope");
     let (prefixes, source_names) = sources(report, section);
     let (sources, places) = split(prefixes);
     spot.sources = places;
@@ -78,6 +79,7 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
         numbers_in: numbers(report, section, "numbers_in", &raw::NUMBERS_IN),
         numbers_out: numbers(report, section, "numbers_out", &raw::NUMBERS_OUT),
         probe: probe(report, section),
+        alto_scope: super::alto::scope(report, section, "alto_scope"),
         t1,
     };
     doubts::instance_limits(report, section, &peer);

@@ -6,6 +6,7 @@
 
 pub mod context;
 pub mod decision;
+mod departed;
 pub mod dialog;
 mod forward;
 mod numbers;

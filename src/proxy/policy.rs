@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ahash::AHashMap;
+use ipnet::IpNet;
 
 use crate::config::{Config, DomainPattern, Listen, NextHop, Peer, Realm};
 use crate::flow::{Host, ListenerId, Origin, PeerId, TlsIdentity, Transport};
@@ -13,6 +14,7 @@ use crate::peering::{Domains, InstanceLimits, Ledger, Owner, Party, Published, S
 use crate::transaction::TimerConfig;
 use crate::wire::{HostRef, Limits, Message};
 
+use super::departed::Departed;
 use super::numbers::digits_of;
 use super::trust::Strips;
 
@@ -100,6 +102,8 @@ pub struct Policy {
     pub ledger: Arc<Ledger>,
     /// Key of our dialog tokens (rule 8).
     pub dialog_secret: [u8; 16],
+    /// Peers that were removed and may still end their calls.
+    pub(super) departed: Departed,
     /// Peers by the hash of their name, as dialog tokens carry it; the first one to have it.
     by_tag: AHashMap<u32, PeerId>,
     /// What can be sent by towards the core, towards peers, and towards both.
@@ -148,6 +152,7 @@ impl Policy {
         // What is known stays over a reload, so that nobody is refused until the DNS has answered again.
         let published = before.map_or_else(Published::default, |b| b.published.clone());
         let mut policy = Self {
+            departed: Departed::default(),
             by_tag,
             domains: domains(&config, &listeners, &ids),
             sources: sources(&config, &ids, &published),
@@ -187,14 +192,14 @@ impl Policy {
         &self.published
     }
 
-    /// A peer by number.
+    /// A peer by number; also one that was removed and still ends its calls.
     pub fn peer(&self, id: PeerId) -> Option<&PeerEntry> {
-        self.peers.get(usize::from(id.0))?.as_ref()
+        self.peers.get(usize::from(id.0)).and_then(Option::as_ref).or_else(|| self.departed.peer(id))
     }
 
     /// A peer by the hash of its name ([`peer_tag`]).
     pub fn peer_of_tag(&self, tag: u32) -> Option<PeerId> {
-        self.by_tag.get(&tag).copied()
+        self.by_tag.get(&tag).copied().or_else(|| self.departed.by_tag(tag))
     }
 
     /// A peer's name for logs and labels.
@@ -228,6 +233,7 @@ impl Policy {
             Some(identity) => identity.names.iter().find_map(|n| self.tls_names.get(n.as_str()).copied()),
             None => self.sources.find(origin.remote.ip()),
         };
+        let found = found.or_else(|| self.departed.find(origin));
         let realm = self.listener(origin.listener).map_or(Realm::Both, |l| l.realm);
         match found {
             Some(Party::Core) if realm != Realm::Peering => Party::Core,
@@ -424,7 +430,8 @@ fn listener(config: &Config, l: &Listen, id: ListenerId) -> Listener {
 /// what is counted by number stays with its peer.
 fn peer_ids(config: &Config, before: Option<&Policy>) -> Vec<PeerId> {
     let mut known: AHashMap<&str, PeerId> = AHashMap::new();
-    for peer in before.iter().flat_map(|b| b.peers.iter().flatten()) {
+    let gone = before.iter().flat_map(|b| b.departed.all());
+    for peer in before.iter().flat_map(|b| b.peers.iter().flatten()).chain(gone) {
         known.insert(peer.config.name.as_str(), peer.id);
     }
     let mut next = before.map_or(0, |b| u16::try_from(b.peers.len()).unwrap_or(u16::MAX));
@@ -496,6 +503,13 @@ fn sources(config: &Config, ids: &[PeerId], published: &Published) -> Sources {
         }
     }
     s
+}
+
+/// All that a peer may send from.
+pub(super) fn sources_of(peer: &PeerEntry, policy: &Policy) -> Vec<IpNet> {
+    let found = peer.config.source_names.iter().filter_map(|name| policy.published.get(peer.id, name));
+    let published = found.flat_map(|found| found.addrs.iter().map(|addr| IpNet::from(addr.to_canonical())));
+    peer.config.sources.iter().copied().chain(published).collect()
 }
 
 fn tls_names(config: &Config, ids: &[PeerId]) -> AHashMap<String, Party> {

@@ -194,6 +194,8 @@ fn in_dialog(
         {
             Some(Party::Core)
         }
+        // Of a removed peer only the dialogs that it had.
+        _ if policy.is_departed(from) => None,
         _ => reachable(),
     };
     let Some(party) = party else {
@@ -248,6 +250,9 @@ fn out_of_dialog(
     next: Option<&UriRef<'_>>,
     routing: Routing,
 ) -> Result<Option<Plan>, Reject> {
+    if policy.is_departed(from) {
+        return Err(Reject::new(403, "Forbidden", "peer_removed"));
+    }
     let target_uri = next.unwrap_or(request_uri);
     let sips = request_uri.scheme == Scheme::Sips || target_uri.scheme == Scheme::Sips;
     if matches!(target_uri.scheme, Scheme::Tel) {

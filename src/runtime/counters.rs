@@ -50,11 +50,13 @@ pub enum DropReason {
     Handshake,
     /// A connection closed at once because too many TLS handshakes were under way.
     HandshakeLimit,
+    /// A datagram that the process that takes over could not be given in time.
+    HandOver,
 }
 
 impl DropReason {
     /// All of them.
-    pub const ALL: [DropReason; 10] = [
+    pub const ALL: [DropReason; 11] = [
         DropReason::UdpSendQueue,
         DropReason::Oversize,
         DropReason::Connections,
@@ -65,6 +67,7 @@ impl DropReason {
         DropReason::Unsendable,
         DropReason::Handshake,
         DropReason::HandshakeLimit,
+        DropReason::HandOver,
     ];
 
     /// The value of `sbe_dropped_total`'s label.
@@ -80,6 +83,7 @@ impl DropReason {
             DropReason::Unsendable => "unsendable",
             DropReason::Handshake => "tls_handshake",
             DropReason::HandshakeLimit => "tls_handshake_limit",
+            DropReason::HandOver => "hand_over",
         }
     }
 }
@@ -106,6 +110,8 @@ pub struct Counters {
     pub udp_workers: AtomicU64,
     /// Panics of an element that were caught; each is a bug.
     pub panics: AtomicU64,
+    /// Datagrams given to the process that takes over.
+    pub handed_over: AtomicU64,
     /// Lines left out of the log because there were too many of their kind.
     pub log_suppressed: AtomicU64,
 }

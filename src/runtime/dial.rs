@@ -193,7 +193,12 @@ impl<E: Element> Worker<E> {
         let bind = self.node.listen.get(usize::from(listener.0)).map(|l| l.bind.ip());
         let mut told: Option<Instant> = None;
         loop {
-            match socket.accept().await {
+            self.until_accepting(true).await;
+            let accepted = tokio::select! {
+                accepted = socket.accept() => accepted,
+                () = self.until_accepting(false) => continue,
+            };
+            match accepted {
                 Ok((stream, remote)) => self.accepted(listener, bind, stream, remote),
                 // The connection is gone already; the next may be fine.
                 Err(e) if e.kind() == io::ErrorKind::ConnectionAborted => {}

@@ -31,6 +31,21 @@ const RETRY: Duration = Duration::from_secs(30);
 /// The longest sleep; a change of policy ends it at once.
 const NAP: Duration = Duration::from_secs(60);
 
+/// Between looks whether peers that a reload has removed still have calls.
+const GLANCE: Duration = Duration::from_secs(5);
+
+/// Forgets peers that a reload has removed once their calls have ended, until the node is gone.
+pub(super) async fn forget_departed(node: Weak<Node>) {
+    loop {
+        tokio::time::sleep(GLANCE).await;
+        let Some(node) = node.upgrade() else { return };
+        // It may wait for a reload.
+        if tokio::task::spawn_blocking(move || node.forget_departed()).await.is_err() {
+            tracing::error!("removed peers cannot be forgotten");
+        }
+    }
+}
+
 /// One name of one peer.
 struct Name {
     peer: PeerId,

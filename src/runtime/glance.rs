@@ -1,13 +1,14 @@
 //! What somebody who watches a node reads every second: cheap, and a shard at a time.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::flow::PeerId;
 use crate::location::Instance;
 use crate::peering::{InstanceLimits, Party, Used};
 use crate::proxy::decision::Record;
 use crate::shard::Stats;
+use crate::shard::overload::State;
 
 use super::node::Node;
 
@@ -35,6 +36,17 @@ pub struct Glance {
 }
 
 impl Node {
+    /// How the overload governor stands: of all shards, the one that admits least.
+    pub fn overload(&self, now: Instant) -> State {
+        let all = self.each(|shard| shard.overload(now)).into_iter();
+        let calm = State { shedding: false, admit: 1.0, delay: Duration::ZERO };
+        all.fold(calm, |worst, one| State {
+            shedding: worst.shedding || one.shedding,
+            admit: worst.admit.min(one.admit),
+            delay: worst.delay.max(one.delay),
+        })
+    }
+
     /// The numbers of this moment.
     pub fn glance(&self) -> Glance {
         let mut sum = Glance::default();

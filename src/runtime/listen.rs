@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -12,6 +12,7 @@ use crate::flow::{ListenerId, Transport};
 
 use super::sys;
 use super::tls::FileError;
+use super::upgrade::Heritage;
 
 /// Socket buffers, octets. A message of 1 kB takes some 2 kB of it, and the system doubles the number: this holds
 /// some 4,000 messages, a twentieth of a second of what one core can handle. Larger ones would only
@@ -20,11 +21,23 @@ const BUFFER: usize = 4 * 1024 * 1024;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
 
+/// What an operator can do about an address that cannot be bound; begins with a colon.
+pub fn bind_hint(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => ": another program has it, `ss -lnptu` tells which",
+        io::ErrorKind::AddrNotAvailable => {
+            ": this machine has no such address, `ip address` lists those it has"
+        }
+        io::ErrorKind::PermissionDenied => ": a port below 1024 takes the capability CAP_NET_BIND_SERVICE",
+        _ => "",
+    }
+}
+
 /// Why the sockets could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A listener's socket.
-    #[error("listener {} ({transport} {bind}): {cause}", listener.0)]
+    #[error("listener {} ({transport} {bind}): {cause}{}", listener.0, bind_hint(cause))]
     Listen {
         /// Which listener.
         listener: ListenerId,
@@ -78,17 +91,18 @@ pub(super) fn open(
     listen: &mut [Listen],
     workers: usize,
     udp_workers: usize,
+    heritage: &mut Heritage,
 ) -> Result<Vec<Sockets>, StartError> {
     let mut all: Vec<Sockets> = (0..workers).map(|_| Sockets::default()).collect();
     for (i, l) in listen.iter_mut().enumerate() {
         let listener = ListenerId(u16::try_from(i).unwrap_or(u16::MAX));
         let (transport, bind) = (l.transport, l.bind);
-        let group = open_group(l, workers, udp_workers).map_err(|cause| StartError::Listen {
-            listener,
-            transport,
-            bind,
-            cause,
-        })?;
+        let group = match heritage.sockets(listener, l, workers) {
+            Ok(Some(left)) => adopt(left, l),
+            Ok(None) => open_group(l, workers, udp_workers),
+            Err(e) => Err(e),
+        };
+        let group = group.map_err(|cause| StartError::Listen { listener, transport, bind, cause })?;
         for (sockets, socket) in all.iter_mut().zip(group) {
             match transport {
                 Transport::Udp => sockets.udp.push((listener, socket.into())),
@@ -96,7 +110,25 @@ pub(super) fn open(
             }
         }
     }
+    heritage.tell_of_rest();
     Ok(all)
+}
+
+/// Makes sockets that were left by another process as our own would be.
+fn adopt(left: Vec<OwnedFd>, listen: &Listen) -> io::Result<Vec<Socket>> {
+    let mut group = Vec::with_capacity(left.len());
+    for fd in left {
+        let socket = Socket::from(fd);
+        socket.set_nonblocking(true)?;
+        if listen.transport == Transport::Udp {
+            prepare(&socket, listen)?;
+        } else {
+            // To those that listen already this sets the backlog only.
+            socket.listen(BACKLOG)?;
+        }
+        group.push(socket);
+    }
+    Ok(group)
 }
 
 /// One socket per worker on one address.
@@ -147,13 +179,20 @@ fn open_one(listen: &Listen, shared: bool) -> io::Result<Socket> {
         socket.set_reuse_port(true)?;
     }
     if udp {
-        sys::enlarge_buffers(socket.as_fd(), BUFFER);
-        sys::receive_errors(socket.as_fd(), v6)?;
-        sys::receive_times(socket.as_fd());
-        if listen.bind.ip().is_unspecified() {
-            sys::receive_local_address(socket.as_fd(), v6)?;
-        }
+        prepare(&socket, listen)?;
     }
     socket.bind(&listen.bind.into())?;
     Ok(socket)
+}
+
+/// What a socket for datagrams is to tell.
+fn prepare(socket: &Socket, listen: &Listen) -> io::Result<()> {
+    let v6 = listen.bind.is_ipv6();
+    sys::enlarge_buffers(socket.as_fd(), BUFFER);
+    sys::receive_errors(socket.as_fd(), v6)?;
+    sys::receive_times(socket.as_fd());
+    if listen.bind.ip().is_unspecified() {
+        sys::receive_local_address(socket.as_fd(), v6)?;
+    }
+    Ok(())
 }

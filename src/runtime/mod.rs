@@ -24,15 +24,18 @@ mod follow;
 pub mod glance;
 mod glue;
 pub mod hep;
+mod instances;
 mod listen;
 pub mod log;
 pub mod node;
+mod outcomes;
 mod pace;
 mod pool;
 mod probe;
 mod quoted;
 mod random;
 mod records;
+mod rest;
 pub mod secret;
 mod stream;
 mod sys;
@@ -41,11 +44,13 @@ mod tap;
 mod tests;
 pub mod tls;
 mod udp;
+pub mod upgrade;
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -62,7 +67,7 @@ use crate::wire::Limits;
 
 pub use counters::{Counters, Direction, DropReason};
 pub use element::{BoxFuture, Element, Locator};
-pub use listen::StartError;
+pub use listen::{StartError, bind_hint};
 
 use alone::Watch;
 use driver::{Node, Settings, Slot, Worker};
@@ -70,6 +75,9 @@ use listen::Sockets;
 use pool::Pool;
 use tls::Tls;
 use udp::UdpSocket;
+use upgrade::beside::Stage;
+use upgrade::channel::Channel;
+use upgrade::{Heritage, Predecessor};
 
 /// Timers fire on a grid, so that timers close to each other share a wake-up: T1/32 wide, within
 /// these bounds.
@@ -116,7 +124,18 @@ pub fn start<E: Element>(
     locator: Arc<dyn Locator>,
     secret: u64,
 ) -> Result<Handle<E>, StartError> {
-    start_spread(config, shards, locator, secret, SpreadOver::AsNeeded)
+    start_spread(config, shards, locator, secret, SpreadOver::AsNeeded, Heritage::default())
+}
+
+/// As [`start`], with sockets that another process has left.
+fn start_from<E: Element>(
+    config: &Config,
+    shards: Vec<E>,
+    locator: Arc<dyn Locator>,
+    secret: u64,
+    heritage: Heritage,
+) -> Result<Handle<E>, StartError> {
+    start_spread(config, shards, locator, secret, SpreadOver::AsNeeded, heritage)
 }
 
 /// Over which workers datagrams are spread.
@@ -135,6 +154,7 @@ fn start_spread<E: Element>(
     locator: Arc<dyn Locator>,
     secret: u64,
     over: SpreadOver,
+    mut heritage: Heritage,
 ) -> Result<Handle<E>, StartError> {
     let workers = workers(config);
     if shards.len() != workers || workers == 0 {
@@ -150,7 +170,10 @@ fn start_spread<E: Element>(
     }
     let adaptive = over == SpreadOver::AsNeeded;
     let udp_workers = if adaptive { 1 } else { workers };
-    let sockets = listen::open(&mut listen, workers, udp_workers)?;
+    let sockets = listen::open(&mut listen, workers, udp_workers, &mut heritage)?;
+    let twins = twins(&sockets).map_err(|cause| StartError::Worker { worker: 0, cause })?;
+    let predecessor = heritage.into_predecessor();
+    let stage = if predecessor.is_some() { Stage::Waiting } else { Stage::Serving };
     let node = Arc::new(Node {
         slots: shards.into_iter().map(Slot::new).collect(),
         locator,
@@ -174,6 +197,9 @@ fn start_spread<E: Element>(
         gate: Arc::default(),
         failures: Default::default(),
         stop: watch::Sender::new(false),
+        stage: watch::Sender::new(stage),
+        leaving: AtomicBool::new(false),
+        successor: ArcSwapOption::empty(),
         secret,
         epoch: Instant::now(),
         peers: Default::default(),
@@ -182,13 +208,16 @@ fn start_spread<E: Element>(
         tap: Arc::default(),
     });
     Counters::add(&node.counters.udp_workers, udp_workers);
-    let mut handle = Handle { node, threads: Vec::with_capacity(workers) };
+    let mut handle = Handle { node, threads: Vec::with_capacity(workers), sockets: twins };
     let (report, reports) = std::sync::mpsc::channel();
     for (index, sockets) in sockets.into_iter().enumerate() {
         let (node, report) = (Arc::clone(&handle.node), report.clone());
+        let predecessor = predecessor.clone();
         let thread = std::thread::Builder::new()
             .name(format!("sbe-worker-{index}"))
-            .spawn(move || run_worker(index, node, sockets, |outcome| drop(report.send((index, outcome)))))
+            .spawn(move || {
+                run_worker(index, node, sockets, predecessor, |outcome| drop(report.send((index, outcome))))
+            })
             .map_err(|cause| StartError::Worker { worker: index, cause })?;
         handle.threads.push(thread);
     }
@@ -203,6 +232,8 @@ fn start_spread<E: Element>(
 pub struct Handle<E: Element> {
     node: Arc<Node<E>>,
     threads: Vec<JoinHandle<()>>,
+    /// Every socket of every listener again, to be handed over.
+    sockets: Vec<(usize, OwnedFd)>,
 }
 
 impl<E: Element> Handle<E> {
@@ -272,6 +303,35 @@ impl<E: Element> Handle<E> {
         self.node.tls.store(Some(Arc::new(tls)));
     }
 
+    /// The sockets, each with the place of its listener in file order; for each listener one for every worker.
+    fn sockets(&self) -> &[(usize, OwnedFd)] {
+        &self.sockets
+    }
+
+    fn stage(&self) -> Stage {
+        *self.node.stage.borrow()
+    }
+
+    fn stages(&self) -> watch::Receiver<Stage> {
+        self.node.stage.subscribe()
+    }
+
+    /// Another process takes over (its end of the channel), or does not after all.
+    fn leave(&self, successor: Option<Arc<Channel>>) {
+        let leave = successor.is_some();
+        if leave {
+            self.node.successor.store(successor);
+        }
+        self.node.leaving.store(leave, Ordering::SeqCst);
+        let since = Instant::now();
+        self.node.stage.send_replace(if leave { Stage::Leaving { since } } else { Stage::Serving });
+        self.update(&Update::Leave(leave));
+        if !leave {
+            self.node.successor.store(None);
+        }
+        self.node.pool.ring_all();
+    }
+
     /// Stops accepting, lets connections write what is queued (at most a second and a half), ends
     /// the workers and waits for them. Calls are not waited for: draining comes before this.
     pub fn stop(mut self) {
@@ -302,6 +362,7 @@ fn run_worker<E: Element>(
     index: usize,
     node: Arc<Node<E>>,
     sockets: Sockets,
+    predecessor: Option<Predecessor>,
     report: impl Fn(io::Result<()>),
 ) {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -315,7 +376,7 @@ fn run_worker<E: Element>(
     };
     sys::sleep_precisely();
     let local = LocalSet::new();
-    let begun = local.block_on(&runtime, async { begin(index, Arc::clone(&node), sockets) });
+    let begun = local.block_on(&runtime, async { begin(index, Arc::clone(&node), sockets, predecessor) });
     let (worker, tasks, mut watch) = match begun {
         Ok(begun) => begun,
         Err(e) => return report(Err(e)),
@@ -343,6 +404,23 @@ fn run_worker<E: Element>(
     drop(local);
 }
 
+/// Descriptors of the same sockets, each with the place of its listener.
+fn twins(all: &[Sockets]) -> io::Result<Vec<(usize, OwnedFd)>> {
+    let of = |listener: &ListenerId, fd: BorrowedFd<'_>| -> io::Result<(usize, OwnedFd)> {
+        Ok((usize::from(listener.0), fd.try_clone_to_owned()?))
+    };
+    let mut twins = Vec::new();
+    for sockets in all {
+        for (listener, socket) in &sockets.udp {
+            twins.push(of(listener, socket.as_fd())?);
+        }
+        for (listener, socket) in &sockets.tcp {
+            twins.push(of(listener, socket.as_fd())?);
+        }
+    }
+    Ok(twins)
+}
+
 /// Tasks of a worker that are ended before the others.
 struct Tasks {
     accepting: Vec<tokio::task::JoinHandle<()>>,
@@ -353,6 +431,7 @@ fn begin<E: Element>(
     index: usize,
     node: Arc<Node<E>>,
     sockets: Sockets,
+    predecessor: Option<Predecessor>,
 ) -> io::Result<(Rc<Worker<E>>, Tasks, Watch)> {
     let mut udp: Vec<Option<Rc<UdpSocket>>> = vec![None; node.listen.len()];
     for (listener, socket) in sockets.udp {
@@ -374,6 +453,14 @@ fn begin<E: Element>(
         let socket = tokio::net::TcpListener::from_std(socket)?;
         listeners.push(socket.as_raw_fd());
         accepting.push(tokio::task::spawn_local(Rc::clone(&worker).accept(listener, socket)));
+    }
+    if let Some(predecessor) = predecessor {
+        // These keep the worker in its event loop until it may read the sockets itself.
+        if index == 0 {
+            worker.spawn(Rc::clone(&worker).listen_to(predecessor));
+        }
+        let waiting = Rc::clone(&worker);
+        worker.spawn(async move { waiting.until_reading().await });
     }
     tokio::task::spawn_local(Rc::clone(&worker).rest());
     tokio::task::spawn_local(Rc::clone(&worker).keep_timers());

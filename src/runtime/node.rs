@@ -2,7 +2,6 @@
 //!
 //! What is asked of the shards is copied out under their locks and worked on outside.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,69 +9,24 @@ use std::time::{Duration, Instant, SystemTime};
 
 use arc_swap::ArcSwap;
 
-use crate::config::{self, Config, ConfigError, Listen, Realm, Warning};
+use crate::config::{self, Config, Listen, Realm};
 use crate::flow::PeerId;
-use crate::location::{Instance, RankPolicy, Standing};
+use crate::location::{Instance, Standing};
 use crate::peering::{Ledger, Published};
 use crate::proxy::Policy;
-use crate::shard::overload::State;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
-use super::call_records::{CallRecords, RecordsError};
+use super::call_records::CallRecords;
 use super::capture::Captures;
-use super::costs::Down;
 use super::dns::{EnabledByRealm, Resolver};
 use super::fixed::keep_fixed;
 use super::hep::Capture;
+pub use super::outcomes::{NodeError, ReloadError, Reloaded};
 use super::random::{random, random_words};
-use super::tls::{Certificate, FileError, Tls};
-use super::{Counters, Handle, StartError, alto, follow, probe, secret, start, workers};
-
-/// Most instances listed.
-const MAX_LISTED: usize = 4096;
-
-/// Why a node could not be started.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeError {
-    /// The sockets or threads.
-    #[error(transparent)]
-    Start(#[from] StartError),
-    /// `dialog_secret_file`.
-    #[error(transparent)]
-    Secret(#[from] secret::SecretError),
-    /// `[records]`.
-    #[error(transparent)]
-    Records(#[from] RecordsError),
-    /// `[hep]`.
-    #[error("[hep] server: {0}")]
-    Hep(std::io::Error),
-    /// The system's random numbers.
-    #[error("no random numbers from the system: {0}")]
-    Random(String),
-}
-
-/// Why a configuration was not taken over. The one in force stays.
-#[derive(Debug, thiserror::Error)]
-pub enum ReloadError {
-    /// The node was not started from a file.
-    #[error("this node was not started from a file")]
-    NoFile,
-    /// It has errors.
-    #[error("the configuration has {} errors", .0.len())]
-    Config(Vec<ConfigError>),
-    /// A certificate, key, list of authorities or revocation list cannot serve.
-    #[error(transparent)]
-    Tls(#[from] FileError),
-}
-
-/// What a reload has done.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reloaded {
-    /// Warnings about the new configuration.
-    pub warnings: Vec<Warning>,
-    /// Changes that take a restart to apply; the old values stay in force.
-    pub restart_needed: Vec<&'static str>,
-}
+use super::tls::{Certificate, Tls};
+use super::upgrade::channel::Secrets;
+use super::upgrade::{Desk, Heritage, Predecessor};
+use super::{Counters, Handle, alto, follow, probe, secret, start_from, workers};
 
 /// An instance of a peer (`None`: the core's) and how it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,7 +67,9 @@ pub struct Node {
     captures: Captures,
     resolver: Resolver,
     ledger: Arc<Ledger>,
-    dialog_secret: [u8; 16],
+    secrets: Secrets,
+    desk: Desk,
+    predecessor: Option<Predecessor>,
     policy: ArcSwap<Policy>,
     path: Option<PathBuf>,
     started: Instant,
@@ -123,7 +79,7 @@ pub struct Node {
     reloads: [AtomicU64; 2],
     /// Held while a configuration is taken over.
     reloading: Mutex<()>,
-    probed: ArcSwap<Vec<(PeerId, Instance)>>,
+    pub(super) probed: ArcSwap<Vec<(PeerId, Instance)>>,
     /// Tells the prober of a new policy.
     policy_changed: Arc<tokio::sync::Notify>,
     /// Tells who follows the names in `sources` of a new policy.
@@ -142,20 +98,42 @@ impl Node {
         path: Option<PathBuf>,
         tokio: &tokio::runtime::Handle,
     ) -> Result<Arc<Self>, NodeError> {
-        let dialog_secret = match &config.sip.dialog_secret_file {
-            Some(file) => secret::read(file)?,
-            None => random()?,
-        };
+        Self::start_from(config, path, tokio, Heritage::default())
+    }
+
+    /// As [`Node::start`], with what another process has left. If that still runs, traffic is accepted once it gives
+    /// the word ([`Node::succeed`]).
+    ///
+    /// # Errors
+    /// As [`Node::start`].
+    pub fn start_from(
+        mut config: Config,
+        path: Option<PathBuf>,
+        tokio: &tokio::runtime::Handle,
+        heritage: Heritage,
+    ) -> Result<Arc<Self>, NodeError> {
+        let predecessor = heritage.predecessor().cloned();
+        if let Some(before) = &predecessor
+            && before.workers != workers(&config)
+        {
+            // Each has its sockets.
+            tracing::warn!(workers = before.workers, "runtime.workers takes a restart to change");
+            config.runtime.workers = before.workers;
+        }
+        let mut secrets =
+            predecessor.as_ref().map_or_else(new_secrets, |before| Ok(before.secrets.clone()))?;
+        if let Some(file) = &config.sip.dialog_secret_file {
+            secrets.dialog = secret::read(file)?;
+        }
         let config = Arc::new(config);
         let ledger = Arc::new(Ledger::new(Instant::now()));
-        let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), dialog_secret, None));
+        let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), secrets.dialog, None));
         let resolver = Resolver::new(&config.dns, enabled(&policy), config.limits.dns_entries, tokio.clone());
-        resolver.ranker().configure(RankPolicy::of(&config));
+        resolver.ranker().configure_from(&config);
         let records =
             config.records.as_ref().map(|r| CallRecords::start(r, Arc::clone(&policy))).transpose()?;
-        let [secret] = random_words::<1>()?;
-        let shards = shards(&policy, secret)?;
-        let handle = start(&config, shards, Arc::new(resolver.clone()), secret)?;
+        let shards = shards(&policy, &secrets)?;
+        let handle = start_from(&config, shards, Arc::new(resolver.clone()), secrets.owner, heritage)?;
         let hep = config.hep.as_ref().map(|h| Capture::start(h, handle.tap()).map_err(NodeError::Hep));
         handle.watch(records.as_ref());
         let captures = Captures::new(Arc::clone(handle.tap()));
@@ -167,7 +145,9 @@ impl Node {
             captures,
             resolver,
             ledger,
-            dialog_secret,
+            secrets,
+            desk: Desk::new(predecessor.as_ref()),
+            predecessor,
             path,
             started: Instant::now(),
             started_at: SystemTime::now(),
@@ -194,6 +174,7 @@ impl Node {
         tokio.spawn(probe::run(Arc::downgrade(&node), Arc::clone(&node.policy_changed), random()?));
         tokio.spawn(follow::run(Arc::downgrade(&node), Arc::clone(&node.names_changed)));
         tokio.spawn(watch_certificates(Arc::downgrade(&node)));
+        tokio.spawn(follow::forget_departed(Arc::downgrade(&node)));
         tokio.spawn(alto::run(Arc::downgrade(&node), Arc::clone(&node.alto), random()?));
         Ok(node)
     }
@@ -201,6 +182,23 @@ impl Node {
     /// The policy in force.
     pub fn policy(&self) -> Arc<Policy> {
         self.policy.load_full()
+    }
+
+    /// Where upgrades are asked for.
+    pub const fn desk(&self) -> &Desk {
+        &self.desk
+    }
+
+    pub(super) const fn predecessor(&self) -> Option<&Predecessor> {
+        self.predecessor.as_ref()
+    }
+
+    pub(super) const fn secrets(&self) -> &Secrets {
+        &self.secrets
+    }
+
+    pub(super) const fn handle(&self) -> &Handle<Shard> {
+        &self.handle
     }
 
     /// The listeners with the addresses they are bound to, in file order.
@@ -372,17 +370,14 @@ impl Node {
         let before = self.policy();
         let restart_needed = keep_fixed(&mut config, &before.config, self.handle.listeners());
         let config = Arc::new(config);
-        let policy = Arc::new(Policy::new(
-            Arc::clone(&config),
-            Arc::clone(&self.ledger),
-            self.dialog_secret,
-            Some(&before),
-        ));
+        let new =
+            Policy::new(Arc::clone(&config), Arc::clone(&self.ledger), self.secrets.dialog, Some(&before));
+        let policy = Arc::new(new.with_departed(&before, Instant::now(), |peer| self.ledger.calls(peer) > 0));
         self.policy.store(Arc::clone(&policy));
         self.name_peers(&policy);
         self.resolver.set_enabled(enabled(&policy));
         self.resolver.reconfigure(&config.dns);
-        self.resolver.ranker().configure(RankPolicy::of(&config));
+        self.resolver.ranker().configure_from(&config);
         if let Some(records) = &self.records {
             records.set_policy(Arc::clone(&policy));
         }
@@ -395,8 +390,20 @@ impl Node {
 
     /// Puts other addresses behind the names in `sources`. Waits for a reload that is under way: may block.
     pub(super) fn set_published(&self, published: Published) {
+        self.replace_policy(|policy| Some(policy.with_published(published)));
+    }
+
+    /// Forgets removed peers whose calls have ended. May block likewise.
+    pub(super) fn forget_departed(&self) {
+        let calls = |peer| self.ledger.calls(peer) > 0;
+        if self.policy().departed_names().next().is_some() {
+            self.replace_policy(|policy| policy.without_departed(Instant::now(), calls));
+        }
+    }
+
+    fn replace_policy(&self, other: impl FnOnce(&Policy) -> Option<Policy>) {
         let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
-        let policy = Arc::new(self.policy().with_published(published));
+        let Some(policy) = other(&self.policy()).map(Arc::new) else { return };
         self.policy.store(Arc::clone(&policy));
         self.name_peers(&policy);
         self.handle.update(&Update::Policy(policy));
@@ -461,63 +468,9 @@ impl Node {
         })
     }
 
-    /// How the overload governor stands: of all shards, the one that admits least.
-    pub fn overload(&self, now: Instant) -> State {
-        let all = self.each(|shard| shard.overload(now)).into_iter();
-        let calm = State { shedding: false, admit: 1.0, delay: Duration::ZERO };
-        all.fold(calm, |worst, one| State {
-            shedding: worst.shedding || one.shedding,
-            admit: worst.admit.min(one.admit),
-            delay: worst.delay.max(one.delay),
-        })
-    }
-
     /// Server transactions that still owe a final response.
     pub fn open(&self) -> usize {
         self.each(|shard| shard.open()).into_iter().sum()
-    }
-
-    /// Instances of which something is remembered, with the worst standing of all shards.
-    pub fn health(&self, now: Instant) -> BTreeMap<Instance, Standing> {
-        let mut worst: BTreeMap<Instance, Standing> = BTreeMap::new();
-        for (instance, standing) in self.each(|shard| shard.health(now)).into_iter().flatten() {
-            let known = worst.entry(instance).or_insert(standing);
-            if badness(&standing) > badness(known) {
-                *known = standing;
-            }
-        }
-        worst
-    }
-
-    /// The instances that are down.
-    fn down(&self, now: Instant) -> Down {
-        let down = |s: &Standing| matches!(s, Standing::Down { .. } | Standing::ProbedDown);
-        self.health(now).into_iter().filter(|(_, s)| down(s)).map(|(i, _)| i).collect()
-    }
-
-    /// The instances that were located for calls within the last hour, or are probed; by peer, then instance.
-    pub fn instances(&self, now: Instant) -> Vec<Listed> {
-        let health = self.health(now);
-        let mut all: BTreeMap<(Option<PeerId>, Instance), bool> = BTreeMap::new();
-        for (peer, instance) in self.probed.load().iter() {
-            all.insert((Some(*peer), *instance), true);
-        }
-        for (peer, located) in self.stats().locations(now) {
-            for instance in located.instances() {
-                if all.len() >= MAX_LISTED {
-                    break;
-                }
-                all.entry((peer, instance)).or_insert(false);
-            }
-        }
-        all.into_iter()
-            .map(|((peer, instance), probed)| Listed {
-                peer,
-                instance,
-                standing: health.get(&instance).copied().unwrap_or(Standing::Up),
-                probed,
-            })
-            .collect()
     }
 
     /// Gives news to one shard, or to all of them.
@@ -553,16 +506,6 @@ async fn watch_certificates(node: Weak<Node>) {
     }
 }
 
-/// Order of standings, worse ones higher.
-fn badness(standing: &Standing) -> (u8, Option<Instant>) {
-    match standing {
-        Standing::Up => (0, None),
-        Standing::Trial => (1, None),
-        Standing::Down { until } => (2, Some(*until)),
-        Standing::ProbedDown => (3, None),
-    }
-}
-
 /// What each realm can send by.
 pub fn enabled(policy: &Policy) -> EnabledByRealm {
     EnabledByRealm {
@@ -572,10 +515,17 @@ pub fn enabled(policy: &Policy) -> EnabledByRealm {
     }
 }
 
-/// One shard per worker; all secrets are drawn anew at every start.
-fn shards(policy: &Arc<Policy>, owner: u64) -> Result<Vec<Shard>, NodeError> {
-    let count = workers(&policy.config);
+/// Drawn anew at every start that takes nothing over.
+fn new_secrets() -> Result<Secrets, NodeError> {
+    let [owner] = random_words()?;
     let (keys, call, loops) = (random_words()?, random_words()?, random_words()?);
+    Ok(Secrets { dialog: random()?, owner, keys, call, loops })
+}
+
+/// One shard per worker. What they draw is their own, so that their branches differ from those of a process before.
+fn shards(policy: &Arc<Policy>, secrets: &Secrets) -> Result<Vec<Shard>, NodeError> {
+    let count = workers(&policy.config);
+    let Secrets { owner, keys, call, loops, .. } = *secrets;
     (0..count)
         .map(|id| {
             let seeds = Seeds { seed: random()?, keys, call, loops, owner };

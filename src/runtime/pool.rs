@@ -362,6 +362,13 @@ impl Pool {
         }
     }
 
+    /// Has every connection look whether it is to end.
+    pub(super) fn ring_all(&self) {
+        for conn in locked(&self.tables).by_id.values() {
+            conn.bell.notify_one();
+        }
+    }
+
     /// Asks all connections to end, and admits no more.
     pub(super) fn end_all(&self) {
         let mut tables = locked(&self.tables);

@@ -2,6 +2,8 @@
 //!
 //! Generic over the stream, so that a TLS session is served by the same code as a bare socket.
 
+mod leave;
+
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -62,6 +64,8 @@ pub(super) enum End {
     Overflow,
     /// The node asked for it.
     Asked,
+    /// Another process takes over, and nothing was under way.
+    Left,
 }
 
 /// How far the connection is on its way to its end.
@@ -96,6 +100,8 @@ struct Connection<E: Element, S> {
     /// Requests received that have had no final response yet, as far as can be told from outside:
     /// what keeps a half-closed connection.
     owed: usize,
+    /// Requests written that have had no final response yet.
+    asked: usize,
     /// The last responses written, with their lengths, so that those can be named that a reset has destroyed.
     sent: VecDeque<(SendToken, usize)>,
     /// Something written may still be held back.
@@ -133,6 +139,7 @@ where
         taken: VecDeque::new(),
         written: 0,
         owed: 0,
+        asked: 0,
         sent: VecDeque::new(),
         unflushed: false,
         look: None,
@@ -176,6 +183,9 @@ impl<E: Element, S: Stream> Connection<E, S> {
             if conn.is_ending() && matches!(self.phase, Phase::Open | Phase::HalfClosed { .. }) {
                 self.wind_up(End::Asked);
             }
+            if self.may_be_left() {
+                self.wind_up(End::Left);
+            }
             let deadline = self.deadline();
             if Instant::now() >= deadline {
                 match self.expire() {
@@ -206,7 +216,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
         let settings = &self.worker.node.settings;
         match self.phase {
             Phase::Open => {
-                let idle = self.last_traffic + settings.idle_timeout;
+                let idle = self.next_look(self.last_traffic + settings.idle_timeout);
                 self.began.map_or(idle, |t| idle.min(t + settings.message_timeout))
             }
             Phase::HalfClosed { until } => self.look.map_or(until, |look| look.min(until)),
@@ -260,7 +270,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
     /// Begins to end: no new requests, what is queued is still written.
     fn wind_up(&mut self, why: End) {
         self.worker.node.pool.retire(&self.conn);
-        self.phase = Phase::Flushing { why, until: Instant::now() + LINGER };
+        self.phase = Phase::Flushing { why, until: Instant::now() + leave::linger(why) };
     }
 
     /// Writes and reads as much as goes now. Ready with the reason when the connection is over,
@@ -351,6 +361,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
             self.written -= item.bytes.len();
             if is_final_response(&item.bytes) {
                 self.owed = self.owed.saturating_sub(1);
+            } else if wants_answer(&item.bytes) {
+                self.asked = self.asked.saturating_add(1);
             }
             if let (Some(token), true) = (item.token, item.bytes.starts_with(b"SIP/2.0 ")) {
                 if self.sent.len() >= REMEMBERED {
@@ -393,7 +405,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
             if octets.is_empty() {
                 return Poll::Ready(self.end_of_stream());
             }
-            if !matches!(self.phase, Phase::Open) {
+            if !self.takes() {
                 continue;
             }
             let (read, full) = (octets.len(), octets.len() == READ_BUFFER);
@@ -402,7 +414,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
             let began = self.began;
             messages += self.hand_over(read, full);
             // A new deadline or phase is for the loop around this to heed.
-            if !matches!(self.phase, Phase::Open) || (self.began.is_some() && self.began != began) {
+            if !self.takes() || (self.began.is_some() && self.began != began) {
                 return Poll::Ready(None);
             }
         }
@@ -457,6 +469,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 Event::Message { bytes, last } => {
                     if wants_answer(&bytes) {
                         self.owed = self.owed.saturating_add(1);
+                    } else if is_final_response(&bytes) {
+                        self.asked = self.asked.saturating_sub(1);
                     }
                     self.began = None;
                     self.look_for_offer(&bytes);
@@ -509,7 +523,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
             End::Framing => counters.drop_one(DropReason::Framing),
             End::MessageTimeout => counters.drop_one(DropReason::MessageTimeout),
             End::Overflow => counters.drop_one(DropReason::SlowReader),
-            End::Closed | End::Failed | End::Idle | End::Asked => {}
+            End::Closed | End::Failed | End::Idle | End::Asked | End::Left => {}
         }
         tracing::debug!(conn = self.conn.id.0, remote = %self.conn.remote, transport = %self.conn.transport, ?end, "connection ended");
         let overflow = end == End::Overflow || self.conn.has_overflowed();

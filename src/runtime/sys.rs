@@ -8,8 +8,9 @@
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use tokio::io::Interest;
@@ -48,6 +49,19 @@ pub(super) fn raise_descriptor_limit() -> Option<usize> {
         limit.rlim_cur = before;
     }
     usize::try_from(limit.rlim_cur).ok()
+}
+
+/// Sockets that the service manager has opened for this process (`LISTEN_FDS`). To be called once, before anything else
+/// opens descriptors.
+pub(super) fn activated() -> Vec<OwnedFd> {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if TAKEN.swap(true, Ordering::SeqCst) {
+        return Vec::new();
+    }
+    let Ok(fds) = sd_notify::listen_fds() else { return Vec::new() };
+    // SAFETY: the service manager says that these descriptors are open and this process's own (LISTEN_PID), nothing else
+    // knows of them, and they are taken only once.
+    fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect()
 }
 
 /// Watches a descriptor in the current event loop.
@@ -532,69 +546,4 @@ fn means_unreachable(origin: u8, icmp_type: u8, icmp_code: u8) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::fd::AsFd;
-    use std::time::Instant;
-
-    use super::*;
-
-    #[test]
-    fn addresses_survive_the_way_through_the_kernel_form() {
-        for text in ["192.0.2.7:5060", "[2001:db8::7]:5061", "[fe80::1]:5060"] {
-            let address: SocketAddr = text.parse().expect("a literal");
-            let mut storage = no_address();
-            write_address(address, &mut storage);
-            assert_eq!(read_address(&storage), Some(address));
-        }
-        assert_eq!(read_address(&no_address()), None);
-    }
-
-    #[test]
-    fn the_wait_of_a_datagram_and_the_queue_of_a_stream_are_known() {
-        use std::io::{Read, Write};
-        use std::net::{TcpListener, TcpStream, UdpSocket};
-        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
-        receive_times(socket.as_fd());
-        let mut room = RecvBatch::new();
-        assert_eq!(room.waited(), None, "nothing received");
-        // The kernel begins to stamp a little after it has been asked to; until then it stamps when we receive.
-        let mut waits = (0..200).map(|_| {
-            let before = Instant::now();
-            socket.send_to(b"x", socket.local_addr().expect("bound")).expect("sent");
-            while before.elapsed() < Duration::from_millis(5) {
-                std::hint::spin_loop();
-            }
-            assert_eq!(room.receive(socket.as_fd(), false).expect("received"), 1);
-            room.waited().expect("the system stamps datagrams")
-        });
-        assert!(waits.any(|waited| waited > Duration::from_millis(4)), "never the time it waited");
-        drop(waits);
-
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let mut client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
-        let (server, _) = listener.accept().expect("accepted");
-        assert_eq!(queued(server.as_fd()), 0);
-        client.write_all(&[0; 1000]).expect("written");
-        server.peek(&mut [0]).expect("arrived");
-        assert_eq!(queued(server.as_fd()), 1000);
-        assert_eq!(unacknowledged(client.as_fd()), 0);
-        // Whatever is written after the other end has gone stays unacknowledged, the reset notwithstanding.
-        let mut server = server;
-        server.read_exact(&mut [0; 1000]).expect("read");
-        drop(server);
-        client.write_all(&[0; 700]).expect("written");
-        while client.take_error().expect("told").is_none() {
-            std::hint::spin_loop();
-        }
-        assert_eq!(unacknowledged(client.as_fd()), 700);
-    }
-
-    #[test]
-    fn only_errors_that_a_transaction_should_heed_mean_unreachable() {
-        assert!(means_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 3));
-        assert!(means_unreachable(libc::SO_EE_ORIGIN_ICMP6, 1, 4));
-        assert!(!means_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 4), "fragmentation needed");
-        assert!(!means_unreachable(libc::SO_EE_ORIGIN_ICMP, 11, 0), "time exceeded");
-        assert!(!means_unreachable(libc::SO_EE_ORIGIN_LOCAL, 0, 0));
-    }
-}
+mod tests;

@@ -176,6 +176,7 @@ impl UdpSocket {
         room: Rc<RefCell<RecvBatch>>,
         errors: Rc<RefCell<ErrorReader>>,
     ) {
+        worker.until_reading().await;
         loop {
             let Ok(mut guard) = self.fd.ready(Interest::READABLE | Interest::ERROR).await else {
                 return;

@@ -10,6 +10,7 @@ use crate::flow::{ConnId, Hop, ListenerId, Origin, PeerId, SendFailure, Transpor
 use crate::location::{Instance, LocateKey, Located, Observation};
 use crate::proxy::Policy;
 use crate::proxy::decision::Record;
+use crate::wire::{Index, Limits, Unusable};
 
 /// Names a transaction of a shard to the shell, so that a failure to send finds its way back.
 /// Carries a generation: a token of something long gone is ignored.
@@ -29,6 +30,15 @@ pub enum Input<'a> {
         origin: &'a Origin,
         /// Its octets.
         bytes: &'a [u8],
+    },
+    /// The same, read already; see [`super::Reader`].
+    Read {
+        /// Where it came from.
+        origin: &'a Origin,
+        /// Its octets.
+        bytes: &'a [u8],
+        /// What they are.
+        ahead: ReadAhead<'a>,
     },
     /// Messages of one socket are about to come: how long they had to wait.
     Waited {
@@ -76,6 +86,15 @@ pub enum Input<'a> {
     Update(Update),
 }
 
+/// A message as read before its shard was locked.
+#[derive(Debug)]
+pub struct ReadAhead<'a> {
+    pub(super) index: Arc<Index>,
+    pub(super) read: Result<(), Unusable>,
+    /// What it was measured by.
+    pub(super) limits: &'a Limits,
+}
+
 /// News that every shard gets.
 #[derive(Clone, Debug)]
 pub enum Update {
@@ -85,6 +104,9 @@ pub enum Update {
     Health(Instance, Observation),
     /// Begin or end draining (rule 12).
     Drain(bool),
+    /// Another process takes over: what comes by datagrams and belongs to nothing here is for it
+    /// ([`Output::Pass`]). Or it does not, after all.
+    Leave(bool),
     /// Send an OPTIONS probe to this instance (given to one shard only).
     Probe {
         /// Whose instance.
@@ -110,8 +132,23 @@ pub enum Output {
         /// What to locate.
         key: Arc<LocateKey>,
     },
+    /// A datagram for the process that takes over.
+    Pass(Box<Passed>),
     /// Something to tell.
     Event(Event),
+}
+
+/// A datagram that belongs to nothing here, as it was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Passed {
+    /// By which listener it came.
+    pub listener: ListenerId,
+    /// Who sent it.
+    pub remote: SocketAddr,
+    /// The address that it was sent to.
+    pub local: SocketAddr,
+    /// Its octets.
+    pub bytes: Bytes,
 }
 
 /// One message to send.

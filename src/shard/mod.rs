@@ -11,6 +11,7 @@ mod candidates;
 mod failures;
 mod finish;
 pub mod io;
+mod leave;
 mod literals;
 pub mod overload;
 mod owner;
@@ -33,16 +34,16 @@ use memchr::memmem::Finder;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::flow::PeerId;
+use crate::flow::{Origin, PeerId};
 use crate::location::{Health, HealthPolicy, Instance, Observation, Standing};
 use crate::peering::Party;
 use crate::proxy::decision::{Record, Ring};
 use crate::proxy::{Context, Policy};
 use crate::transaction::{Effects, KeySecrets, Lanes, ServerKey, Timer};
-use crate::wire::{Framing, Index, Message};
+use crate::wire::{Index, Message, Unusable};
 
-pub use io::{CallEnd, CallEvent, Event, Input, Output, Send, SendToken, Ticket, Update};
-pub use owner::shard_of;
+pub use io::{CallEnd, CallEvent, Event, Input, Output, Passed, Send, SendToken, Ticket, Update};
+pub use owner::{Reader, shard_of};
 pub(crate) use returns::top_via;
 pub use slots::Handle;
 pub use stats::{BUCKETS, Histogram, Stats};
@@ -110,6 +111,8 @@ struct Core {
     ring: Ring,
     stats: Stats,
     draining: bool,
+    /// Another process takes over.
+    leaving: bool,
     sweeping: bool,
     governor: Governor,
     /// What the governor has refused lately.
@@ -165,6 +168,7 @@ impl Shard {
                 ring: Ring::new(records),
                 stats: Stats::default(),
                 draining: false,
+                leaving: false,
                 sweeping: false,
                 governor: Governor::new(policy.config.overload),
                 silence: Silence::default(),
@@ -187,27 +191,17 @@ impl Shard {
             Input::Waited { delay, messages } => self.core.waited(now, delay, messages),
             Input::Message { bytes, .. } if self.core.is_shed_ack(bytes) => self.core.stats.drop("shed_ack"),
             Input::Message { origin, bytes } => {
-                let limits = self.core.policy.limits;
-                let framing = if origin.conn.is_some() { Framing::Stream } else { Framing::Datagram };
                 let mut index = self.spare.pop().unwrap_or_default();
-                let read = match Arc::get_mut(&mut index) {
-                    Some(room) => room.read(bytes, &limits, framing),
-                    // Only what nobody else holds is kept.
-                    None => return,
-                };
-                let msg = &Message::new(bytes, &index);
-                match read {
-                    Ok(()) if msg.is_request() => self.on_request(now, origin, msg, &index),
-                    Ok(()) => self.on_response(now, msg),
-                    Err(unusable) => self.core.stats.drop(unusable.label()),
-                }
-                // A request under way may keep it.
-                if Arc::strong_count(&index) == 1 {
-                    self.spare.push(index);
-                }
-                self.spare.extend(self.core.unused.take());
-                self.spare.truncate(SPARE);
+                // Only what nobody else holds is kept.
+                let Some(room) = Arc::get_mut(&mut index) else { return };
+                let read = room.read(bytes, &self.core.policy.limits, owner::framing_of(origin));
+                self.on_message(now, origin, bytes, index, read);
             }
+            Input::Read { origin, bytes, ahead } if *ahead.limits == self.core.policy.limits => {
+                self.on_message(now, origin, bytes, ahead.index, ahead.read);
+            }
+            // The limits have changed since.
+            Input::Read { origin, bytes, .. } => self.handle_input(now, Input::Message { origin, bytes }),
             Input::Located { ticket, result } => self.on_located(now, ticket, result),
             Input::Sent { token, conn, reused } => self.on_sent(token, conn, reused),
             Input::SendFailed { token, failure } => self.on_send_failed(now, token, failure),
@@ -216,6 +210,28 @@ impl Shard {
             Input::Update(update) => self.on_update(now, update),
         }
         self.check_invariants();
+    }
+
+    fn on_message(
+        &mut self,
+        now: Instant,
+        origin: &Origin,
+        bytes: &[u8],
+        index: Arc<Index>,
+        read: Result<(), Unusable>,
+    ) {
+        let msg = &Message::new(bytes, &index);
+        match read {
+            Ok(()) if self.core.leaving && self.pass_on(origin, msg) => {}
+            Ok(()) if msg.is_request() => self.on_request(now, origin, msg, &index),
+            Ok(()) => self.on_response(now, msg),
+            Err(unusable) => self.core.stats.drop(unusable.label()),
+        }
+        self.spare.extend(self.core.unused.take());
+        // A request under way may keep it.
+        if self.spare.len() < SPARE && Arc::strong_count(&index) == 1 {
+            self.spare.push(index);
+        }
     }
 
     /// A timer may have run out.
@@ -347,6 +363,9 @@ impl Shard {
                 self.core.keep_sweeping(now);
             }
             Update::Drain(drain) => self.core.draining = drain,
+            Update::Leave(leave) => self.core.leaving = leave,
+            // Whoever takes over probes too, and nothing is to begin here any more.
+            Update::Probe { .. } if self.core.leaving => {}
             Update::Probe { peer, hop, uri, timeout } => self.start_probe(now, peer, hop, &uri, timeout),
         }
     }

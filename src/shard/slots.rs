@@ -56,6 +56,12 @@ impl Slots {
         Some(Handle { slot, generation })
     }
 
+    /// Looks at a context.
+    pub fn peek(&self, handle: Handle) -> Option<&Context> {
+        let slot = self.slots.get(handle.slot as usize)?;
+        (slot.generation == handle.generation).then_some(slot.context.as_deref()).flatten()
+    }
+
     /// Takes a context out to work on it; it is to be put back or given up.
     pub fn take(&mut self, handle: Handle) -> Option<Box<Context>> {
         let slot = self.slots.get_mut(handle.slot as usize)?;

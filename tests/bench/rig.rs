@@ -305,7 +305,7 @@ impl Rig {
                     let result = Arc::clone(&self.located);
                     self.shard.handle_input(self.now, Input::Located { ticket, result });
                 }
-                Output::Event(_) => {}
+                Output::Event(_) | Output::Pass(_) => {}
             }
         }
         sent

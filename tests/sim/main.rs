@@ -5,9 +5,11 @@
 mod basics;
 mod failover;
 mod instances;
+mod leave;
 mod msg;
 mod numbers;
 mod overload;
+mod removed;
 mod returns;
 mod rig;
 mod secure;

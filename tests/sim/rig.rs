@@ -8,7 +8,7 @@ use sbe::config::Config;
 use sbe::flow::{ConnId, ListenerId, Origin, SendFailure, TlsExpectation, TlsIdentity, Transport};
 use sbe::peering::Ledger;
 use sbe::proxy::Policy;
-use sbe::shard::{Event, Input, Output, Seeds, SendToken, Shard, Ticket, Update};
+use sbe::shard::{Event, Input, Output, Passed, Seeds, SendToken, Shard, Ticket, Update};
 
 use crate::msg::Msg;
 use crate::zone::Zone;
@@ -79,6 +79,8 @@ pub struct Rig {
     pub held: Vec<(Ticket, Arc<sbe::location::LocateKey>)>,
     pub hold: bool,
     pub ledger: Arc<Ledger>,
+    /// Datagrams for who takes over.
+    pub passed: Vec<Passed>,
 }
 
 impl Rig {
@@ -98,17 +100,21 @@ impl Rig {
     }
 
     fn of(text: &str) -> Self {
+        Self::seeded(text, [3; 32])
+    }
+
+    /// Another process of the same node: the same secrets, other branches.
+    pub fn successor() -> Self {
+        Self::seeded(CONFIG, [4; 32])
+    }
+
+    fn seeded(text: &str, seed: [u8; 32]) -> Self {
         let config = Config::from_toml_str(text).expect("the bench's configuration is right");
         let now = Instant::now();
         let ledger = Arc::new(Ledger::new(now));
         let policy = Arc::new(Policy::new(Arc::new(config), Arc::clone(&ledger), [7; 16], None));
-        let seeds = Seeds {
-            seed: [3; 32],
-            keys: [1, 2, 3, 4, 5, 6, 7, 8],
-            call: [9, 8, 7, 6],
-            loops: [5, 4],
-            owner: 0,
-        };
+        let seeds =
+            Seeds { seed, keys: [1, 2, 3, 4, 5, 6, 7, 8], call: [9, 8, 7, 6], loops: [5, 4], owner: 0 };
         let mut zone = Zone::new(Duration::from_secs(300));
         for (n, priority) in [(1, 1), (2, 2), (3, 3)] {
             let host = format!("i{n}.p1.example");
@@ -128,6 +134,7 @@ impl Rig {
             held: Vec::new(),
             hold: false,
             ledger,
+            passed: Vec::new(),
         }
     }
 
@@ -231,6 +238,7 @@ impl Rig {
                     self.shard.handle_input(self.now, Input::Located { ticket, result });
                 }
                 Output::Event(event) => self.events.push(event),
+                Output::Pass(passed) => self.passed.push(*passed),
             }
         }
         all

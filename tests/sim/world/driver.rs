@@ -60,6 +60,7 @@ impl World {
                 }
                 Output::Event(Event::FailedOver { .. }) => self.check.counts.failovers += 1,
                 Output::Event(_) => {}
+                Output::Pass(_) => unreachable!("nobody takes over"),
             }
         }
     }

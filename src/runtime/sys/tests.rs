@@ -1,0 +1,64 @@
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use super::*;
+
+#[test]
+fn addresses_survive_the_way_through_the_kernel_form() {
+    for text in ["192.0.2.7:5060", "[2001:db8::7]:5061", "[fe80::1]:5060"] {
+        let address: SocketAddr = text.parse().expect("a literal");
+        let mut storage = no_address();
+        write_address(address, &mut storage);
+        assert_eq!(read_address(&storage), Some(address));
+    }
+    assert_eq!(read_address(&no_address()), None);
+}
+
+#[test]
+fn the_wait_of_a_datagram_and_the_queue_of_a_stream_are_known() {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    receive_times(socket.as_fd());
+    let mut room = RecvBatch::new();
+    assert_eq!(room.waited(), None, "nothing received");
+    // The kernel begins to stamp a little after it has been asked to; until then it stamps when we receive.
+    let mut waits = (0..200).map(|_| {
+        let before = Instant::now();
+        socket.send_to(b"x", socket.local_addr().expect("bound")).expect("sent");
+        while before.elapsed() < Duration::from_millis(5) {
+            std::hint::spin_loop();
+        }
+        assert_eq!(room.receive(socket.as_fd(), false).expect("received"), 1);
+        room.waited().expect("the system stamps datagrams")
+    });
+    assert!(waits.any(|waited| waited > Duration::from_millis(4)), "never the time it waited");
+    drop(waits);
+
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let mut client = TcpStream::connect(listener.local_addr().expect("bound")).expect("connected");
+    let (server, _) = listener.accept().expect("accepted");
+    assert_eq!(queued(server.as_fd()), 0);
+    client.write_all(&[0; 1000]).expect("written");
+    server.peek(&mut [0]).expect("arrived");
+    assert_eq!(queued(server.as_fd()), 1000);
+    assert_eq!(unacknowledged(client.as_fd()), 0);
+    // Whatever is written after the other end has gone stays unacknowledged, the reset notwithstanding.
+    let mut server = server;
+    server.read_exact(&mut [0; 1000]).expect("read");
+    drop(server);
+    client.write_all(&[0; 700]).expect("written");
+    while client.take_error().expect("told").is_none() {
+        std::hint::spin_loop();
+    }
+    assert_eq!(unacknowledged(client.as_fd()), 700);
+}
+
+#[test]
+fn only_errors_that_a_transaction_should_heed_mean_unreachable() {
+    assert!(means_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 3));
+    assert!(means_unreachable(libc::SO_EE_ORIGIN_ICMP6, 1, 4));
+    assert!(!means_unreachable(libc::SO_EE_ORIGIN_ICMP, 3, 4), "fragmentation needed");
+    assert!(!means_unreachable(libc::SO_EE_ORIGIN_ICMP, 11, 0), "time exceeded");
+    assert!(!means_unreachable(libc::SO_EE_ORIGIN_LOCAL, 0, 0));
+}
