@@ -89,7 +89,8 @@ fn misfits(document: &Value, schema: &Value, value: &Value, at: &str, found: &mu
         Value::Array(_) => "array",
         Value::Object(_) => "object",
     };
-    if !types.contains(&is) && !(is == "integer" && types.contains(&"number")) {
+    let fits = types.contains(&is) || is == "integer" && types.contains(&"number");
+    if !fits {
         found.push(format!("{at}: {value} is no {types:?}"));
         return;
     }
