@@ -15,14 +15,28 @@ struct Block {
     text: String,
 }
 
-fn blocks() -> Vec<Block> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(root.join("docs/src")).unwrap().map(|e| e.unwrap().path()).collect();
-    files.push(root.join("README.md"));
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// The pages of the book, and what is written elsewhere.
+fn pages() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(root().join("docs/src"))
+        .unwrap()
+        .map(|e| e.unwrap().path())
+        .filter(|p| p.extension().is_some_and(|e| e == "md"))
+        .collect();
+    files.extend(
+        ["README.md", "ARCHITECTURE.md", "interop/README.md", "packaging/docker/README.md"]
+            .map(|f| root().join(f)),
+    );
     files.sort();
+    files
+}
+
+fn blocks() -> Vec<Block> {
     let mut all = Vec::new();
-    for file in files {
+    for file in pages() {
         let name = file.file_name().unwrap().to_string_lossy().into_owned();
         let mut open: Option<(usize, Block)> = None;
         for (number, line) in fs::read_to_string(&file).unwrap().lines().enumerate() {
@@ -50,8 +64,8 @@ fn blocks() -> Vec<Block> {
 fn commands(text: &str) -> Vec<String> {
     let mut all = Vec::new();
     for line in text.lines() {
-        let line = line.split(" #").next().unwrap_or_default();
-        for part in line.split(';') {
+        let line = line.split(" #").next().unwrap_or_default().trim_end().trim_end_matches('&');
+        for part in line.split([';', '|']) {
             let words: Vec<&str> =
                 part.split_whitespace().skip_while(|w| *w == "$" || w.contains('=')).collect();
             if words.first() == Some(&"sbe") {
@@ -119,16 +133,67 @@ fn every_piece_of_configuration_in_the_book_is_valid() {
     assert!(count >= 10, "only {count} pieces found");
 }
 
-#[test]
-fn every_page_of_the_book_is_in_its_summary_and_every_link_leads_somewhere() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/src");
-    let summary = fs::read_to_string(dir.join("SUMMARY.md")).unwrap();
-    for page in fs::read_dir(&dir).unwrap() {
-        let name = page.unwrap().file_name().to_string_lossy().into_owned();
-        assert!(name == "SUMMARY.md" || summary.contains(&format!("({name})")), "{name} is in no summary");
+/// Targets of the links and pictures of a text outside of code.
+fn links(text: &str) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut fenced = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with("```") {
+            fenced = !fenced;
+        } else if !fenced {
+            let bare: String = line.split('`').step_by(2).collect();
+            all.extend(bare.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0.to_owned())));
+        }
     }
-    for link in summary.split('(').skip(1) {
-        let name = link.split(')').next().unwrap();
-        assert!(dir.join(name).is_file(), "{name} does not exist");
+    all
+}
+
+#[test]
+fn every_page_of_the_book_is_in_its_summary() {
+    let dir = root().join("docs/src");
+    let listed = links(&fs::read_to_string(dir.join("SUMMARY.md")).unwrap());
+    for page in pages().iter().filter(|p| p.starts_with(&dir)) {
+        let name = page.file_name().unwrap().to_string_lossy().into_owned();
+        assert!(name == "SUMMARY.md" || listed.contains(&name), "{name} is in no summary");
+    }
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading_of_it() {
+    let mut count = 0;
+    for page in pages() {
+        for link in links(&fs::read_to_string(&page).unwrap()) {
+            if link.contains("://") {
+                continue;
+            }
+            count += 1;
+            let (file, heading) = link.split_once('#').unwrap_or((&link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link} leads nowhere", page.display());
+            assert!(
+                !page.starts_with(root().join("docs")) || target.starts_with(root().join("docs/src")),
+                "{}: {link} leads out of the book",
+                page.display()
+            );
+            let text = if heading.is_empty() { String::new() } else { fs::read_to_string(&target).unwrap() };
+            let found = text.lines().filter(|l| l.starts_with('#')).any(|l| {
+                let words = l.trim_start_matches('#').trim().to_lowercase();
+                let kept = words.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+                kept.map(|c| if c == ' ' { '-' } else { c }).collect::<String>() == heading
+            });
+            assert!(heading.is_empty() || found, "{}: {link}: no such heading", page.display());
+        }
+    }
+    assert!(count >= 25, "only {count} links found");
+}
+
+#[test]
+fn every_picture_is_small_and_shown() {
+    let texts: String = pages().iter().map(|p| fs::read_to_string(p).unwrap()).collect();
+    for picture in fs::read_dir(root().join("docs/src/img")).unwrap() {
+        let picture = picture.unwrap();
+        let name = picture.file_name().to_string_lossy().into_owned();
+        assert!(picture.metadata().unwrap().len() < 150_000, "{name} is large");
+        assert!(texts.contains(&format!("img/{name})")), "{name} is shown nowhere");
     }
 }

@@ -187,6 +187,20 @@ fn errors_of_the_configuration_end_with_2() {
 }
 
 #[test]
+fn an_address_that_another_program_has_ends_with_1_and_a_way_to_find_that_program() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let file = std::env::temp_dir().join(format!("sbe-run-{}-taken.toml", std::process::id()));
+    let text = configuration("1s").replace("127.0.0.1:0", &taken.local_addr().unwrap().to_string());
+    std::fs::write(&file, text).unwrap();
+    let run = ["run", "--config", file.to_str().unwrap()];
+    let done = Command::new(env!("CARGO_BIN_EXE_sbe")).args(run).output().unwrap();
+    let _ = std::fs::remove_file(&file);
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("another program has it, `ss -lnptu` tells which"), "{said}");
+}
+
+#[test]
 fn check_refuses_a_secret_that_run_would_refuse() {
     let dir = std::env::temp_dir();
     let file = dir.join(format!("sbe-run-{}-secret.toml", std::process::id()));

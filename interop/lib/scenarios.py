@@ -1,9 +1,11 @@
 """The scenarios, in the order they are run in. Each takes a World and leaves problems and figures in it."""
+import alto
 import calls
 import change
 import failover
 import programs
 import secure
+import sight
 
 ALL = {
     "plain-udp": calls.plain_udp,
@@ -32,6 +34,9 @@ ALL = {
     "tls-openssl": secure.tls_openssl,
     "tls-way-back": secure.tls_way_back,
     "tls-renew": secure.tls_renew,
+    "alto-auth": alto.alto_auth,
+    "capture": sight.capture,
+    "hep": sight.hep,
     "change-reload": change.change_reload,
     "change-drain": change.change_drain,
     "change-upgrade-udp": change.change_upgrade_udp,

@@ -13,6 +13,7 @@ import sys
 PCAP = struct.Struct("<IHHiIII")
 REC = struct.Struct("<IIII")
 ETH_P_ALL, SOL_PACKET, PACKET_STATISTICS = 3, 263, 6
+ADMIN, HEP = 9060, 9061                                         # the element's HTTP, and where HEP goes in these scenarios
 SO_TIMESTAMPNS, SO_RCVBUFFORCE, PACKET_OUTGOING = 35, 33, 4
 
 
@@ -148,10 +149,11 @@ class Stream:
 
 class Wire:
     """messages: all SIP messages, in order. icmp: (time, "ip:port" that was unreachable, "ip:port" that sent).
-    resets: (time, src, dst) of TCP RST segments. dns: times of DNS queries. rtp: number of RTP packets."""
+    resets: (time, src, dst) of TCP RST segments. dns: times of DNS queries. rtp: number of RTP packets.
+    hep: (time, datagram) sent to the port of capture servers."""
 
     def __init__(self, path):
-        self.messages, self.icmp, self.resets, self.dns, self.rtp = [], [], [], [], 0
+        self.messages, self.icmp, self.resets, self.dns, self.rtp, self.hep = [], [], [], [], 0, []
         streams = {}
         for t, f in packets(path):
             if len(f) < 34 or f[12:14] != b"\x08\x00":
@@ -165,13 +167,16 @@ class Wire:
                     if dp == 53:
                         self.dns.append(t)
                     continue
+                if dp == HEP:
+                    self.hep.append((t, body[8:]))
+                    continue
                 if body[8] >> 6 == 2 and len(body) > 20 and body[9] & 127 in (0, 8):
                     self.rtp += 1
                     continue
                 self.add(t, "udp", f"{src}:{sp}", f"{dst}:{dp}", body[8:])
             elif ip[9] == 6 and len(body) >= 20:
                 sp, dp, seq, _, off, flags = struct.unpack(">HHIIBB", body[:14])
-                if 53 in (sp, dp):
+                if {53, ADMIN} & {sp, dp}:
                     continue
                 a, b = f"{src}:{sp}", f"{dst}:{dp}"
                 if flags & 4:

@@ -83,6 +83,8 @@ fn server(node: &Node, s: &ServerStatus, now: Instant) -> Value {
             ),
         })),
         "failures": s.failures,
+        "accepts_json": s.accepts_json,
+        "called_json": s.called_json,
         "left_out": s.left_out,
         "directories": s.directories,
         "notes": s.notes,

@@ -5,7 +5,7 @@
 //! | no token files, from loopback | yes | yes | yes |
 //! | no token files, from elsewhere | yes | no | no |
 //! | token files, no or a wrong token | yes | no | no |
-//! | the token of `read_token_file` | yes | yes | no |
+//! | the token of `read_token_file` | yes | yes, but for captures | no |
 //! | the token of `token_file` | yes | yes | yes |
 //!
 //! A token is shown as `Authorization: Bearer TOKEN` (RFC 6750 §2.1), or as the password of HTTP's Basic scheme with
@@ -105,7 +105,9 @@ impl Denied {
         match self {
             Denied::Unknown => "show a token: Authorization: Bearer TOKEN, or as a password",
             Denied::Elsewhere => "without admin.token_file only this machine may use the admin interface",
-            Denied::ReadOnly => "this token lets look, not act: admin.token_file holds the one for actions",
+            Denied::ReadOnly => {
+                "this token lets look, not act, nor see what was captured: admin.token_file holds the one that does"
+            }
         }
     }
 }
@@ -148,6 +150,7 @@ impl Tokens {
         if look && matches!(path, "/healthz" | "/readyz" | "/metrics") {
             return Ok(None);
         }
+        let private = super::capture::is_private(path);
         if self.files.is_empty() {
             let here = from.to_canonical().is_loopback();
             return if here { Ok(Some(Role::Operator)) } else { Err(Denied::Elsewhere) };
@@ -157,7 +160,7 @@ impl Tokens {
         if is(&self.operator) {
             Ok(Some(Role::Operator))
         } else if is(&self.reader) {
-            if look { Ok(Some(Role::Reader)) } else { Err(Denied::ReadOnly) }
+            if look && !private { Ok(Some(Role::Reader)) } else { Err(Denied::ReadOnly) }
         } else {
             Err(Denied::Unknown)
         }
@@ -306,6 +309,16 @@ mod tests {
         }
         let nobody = tokens.admit(HERE, &Method::GET, "/", &HeaderMap::new());
         assert_eq!(nobody, Err(Denied::Unknown), "from loopback too");
+    }
+
+    #[test]
+    fn what_was_captured_is_for_operators() {
+        let tokens = tokens();
+        for path in ["/api/v1/capture", "/api/v1/capture/7", "/api/v1/capture/7.pcapng"] {
+            let ask = |shown| tokens.admit(HERE, &Method::GET, path, &with(shown));
+            assert_eq!(ask("Bearer reader:with:colons"), Err(Denied::ReadOnly), "{path}");
+            assert_eq!(ask("Bearer operator-operator"), Ok(Some(Role::Operator)), "{path}");
+        }
     }
 
     #[test]

@@ -9,6 +9,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Largest answer read, octets.
 const MAX_ANSWER: u64 = 256 * 1024 * 1024;
 
+/// Longest header of an answer that is read as a stream, octets.
+const MAX_HEAD: usize = 64 * 1024;
+
 /// Where a node's admin interface is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Admin {
@@ -96,7 +99,59 @@ impl Admin {
         parse(&octets).ok_or_else(|| ClientError::Garbled(self.authority.clone()))
     }
 
+    /// `GET` of what may come for a long time, in parts; `part` gives false when that is enough. An answer other than 200 is
+    /// given back whole.
+    ///
+    /// # Errors
+    /// Nobody answers, not in HTTP, or falls silent.
+    pub fn stream(
+        &self,
+        path: &str,
+        part: &mut dyn FnMut(&[u8]) -> bool,
+    ) -> Result<Option<Answer>, ClientError> {
+        let unreachable = |cause| ClientError::Unreachable { authority: self.authority.clone(), cause };
+        let mut stream = self.request("GET", path).map_err(unreachable)?;
+        let mut octets = Vec::new();
+        let mut room = [0; 64 * 1024];
+        let mut read = |stream: &mut TcpStream| -> io::Result<Vec<u8>> {
+            let n = stream.read(&mut room)?;
+            Ok(room.get(..n).unwrap_or_default().to_vec())
+        };
+        let head = loop {
+            if let Some(end) = memchr::memmem::find(&octets, b"\r\n\r\n") {
+                break end + 4;
+            }
+            let more = read(&mut stream).map_err(unreachable)?;
+            if more.is_empty() || octets.len() > MAX_HEAD {
+                return Err(ClientError::Garbled(self.authority.clone()));
+            }
+            octets.extend_from_slice(&more);
+        };
+        let answer = parse(&octets).ok_or_else(|| ClientError::Garbled(self.authority.clone()))?;
+        if answer.status != 200 {
+            stream.take(MAX_ANSWER).read_to_end(&mut octets).map_err(unreachable)?;
+            return Ok(parse(&octets));
+        }
+        let mut more = octets.split_off(head);
+        loop {
+            if !more.is_empty() && !part(&more) {
+                return Ok(None);
+            }
+            more = read(&mut stream).map_err(unreachable)?;
+            if more.is_empty() {
+                return Ok(None);
+            }
+        }
+    }
+
     fn exchange(&self, method: &str, path: &str) -> io::Result<Vec<u8>> {
+        let stream = self.request(method, path)?;
+        let mut octets = Vec::new();
+        stream.take(MAX_ANSWER).read_to_end(&mut octets)?;
+        Ok(octets)
+    }
+
+    fn request(&self, method: &str, path: &str) -> io::Result<TcpStream> {
         let mut stream = self.connect()?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -113,9 +168,7 @@ impl Admin {
         }
         request.extend_from_slice(b"\r\n");
         stream.write_all(&request)?;
-        let mut octets = Vec::new();
-        stream.take(MAX_ANSWER).read_to_end(&mut octets)?;
-        Ok(octets)
+        Ok(stream)
     }
 
     fn connect(&self) -> io::Result<TcpStream> {

@@ -19,12 +19,16 @@
 //! | `journal` | what happened lately |
 //! | `window` | how calls fared in the last minutes |
 //! | `feed` | live updates as server-sent events |
+//! | `capture` | messages as pcapng, for operators |
 //! | `client` | asks a running node |
 
 mod alto;
 mod api;
 mod assets;
 pub mod auth;
+mod capture;
+#[cfg(test)]
+mod capture_tests;
 pub mod client;
 #[cfg(test)]
 mod costs_tests;
@@ -35,6 +39,8 @@ mod feed;
 mod http;
 mod journal;
 mod metrics;
+#[cfg(test)]
+mod openapi_tests;
 mod overview;
 mod page;
 mod process;

@@ -25,9 +25,11 @@ pub(super) struct Raw {
 }
 
 impl CostType {
-    /// `None`: a mode that is not known here (RFC 9274 registers others).
+    /// `None`: a mode that is not known here (RFC 9274 registers others), or no metric (RFC 7285 §10.6).
     pub(super) fn of(raw: Raw) -> Option<Self> {
-        Some(Self { mode: mode(&raw.mode)?, metric: raw.metric })
+        let ok = |b: u8| b.is_ascii_alphanumeric() || b"-:._".contains(&b);
+        let sound = (1..=32).contains(&raw.metric.len()) && raw.metric.bytes().all(ok);
+        sound.then_some(Self { mode: mode(&raw.mode)?, metric: raw.metric })
     }
 }
 

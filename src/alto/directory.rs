@@ -20,6 +20,8 @@ pub const MAX_DEPTH: usize = 4;
 pub const MAX_DIRECTORIES: usize = 32;
 /// Most resources of one server.
 pub const MAX_RESOURCES: usize = 4096;
+/// Most types of costs, and most other resources, that count of one resource.
+const MAX_NAMES: usize = 64;
 /// Most remarks kept.
 const MAX_NOTES: usize = 16;
 
@@ -101,10 +103,17 @@ impl Document {
                 Some((name, CostType::of(raw)?))
             })
             .collect();
-        let mut found = Self { default_map: body.meta.default_map, ..Self::default() };
+        let default_map = body.meta.default_map.filter(|id| json::is_id(id));
+        let mut found = Self { default_map, ..Self::default() };
         for (id, raw) in body.resources {
             match resource(&id, raw, base, policy, &types) {
-                Ok(resource) if resource.media_type == media::DIRECTORY => found.delegated.push(resource.url),
+                Ok(resource) if resource.media_type == media::DIRECTORY => {
+                    if found.delegated.len() < MAX_DIRECTORIES {
+                        found.delegated.push(resource.url);
+                    } else {
+                        note(&mut found.notes, format!("directories beyond {MAX_DIRECTORIES} are left out"));
+                    }
+                }
                 Ok(resource) if found.resources.len() < MAX_RESOURCES => {
                     found.resources.insert(id, resource);
                 }
@@ -136,13 +145,18 @@ fn resource(
     let mut url = base.join(&entry.uri).map_err(|e| format!("{:?}: {e}", short(&entry.uri)))?;
     url.set_fragment(None);
     policy.check(base, &url).map_err(|why| format!("it leads {why}"))?;
-    let names = entry.capabilities.cost_type_names;
+    let mut cost_types: Vec<CostType> = Vec::new();
+    for found in entry.capabilities.cost_type_names.iter().filter_map(|name| types.get(name)) {
+        if cost_types.len() < MAX_NAMES && !cost_types.contains(found) {
+            cost_types.push(found.clone());
+        }
+    }
     Ok(Resource {
         url,
-        media_type: media::essence(&entry.media_type),
-        accepts: entry.accepts.as_deref().map(media::essence),
-        cost_types: names.iter().filter_map(|name| types.get(name).cloned()).collect(),
-        uses: entry.uses,
+        media_type: short(&media::essence(&entry.media_type)),
+        accepts: entry.accepts.as_deref().map(|kind| short(&media::essence(kind))),
+        cost_types,
+        uses: entry.uses.into_iter().filter(|id| json::is_id(id)).take(MAX_NAMES).collect(),
     })
 }
 

@@ -32,6 +32,9 @@ pub enum Fault {
         /// The Retry-After header, in seconds.
         retry_after: Option<u64>,
     },
+    /// 401, and no challenge that we can answer with the credentials that we have.
+    #[error("HTTP 401, {0}")]
+    Challenge(String),
     /// A success of another media type (RFC 7285 §8.3.4.2).
     #[error("the answer is of type {found:?}, not {wanted}")]
     WrongType {
@@ -43,6 +46,9 @@ pub enum Fault {
     /// Longer than accepted.
     #[error("the answer is longer than {0} octets")]
     TooLarge(usize),
+    /// More entries than accepted.
+    #[error("the answer has a list of more than {0} entries")]
+    TooMany(usize),
     /// No JSON, or too deep.
     #[error("the answer is not JSON as it should be: {0}")]
     Json(String),
@@ -89,8 +95,8 @@ impl Fault {
             Fault::Connect(_) => Outcome::Connect,
             Fault::Timeout(_) => Outcome::Timeout,
             Fault::Broken(_) => Outcome::Broken,
-            Fault::TooLarge(_) => Outcome::TooLarge,
-            Fault::Status { status: 400..=499, .. } => Outcome::ClientError,
+            Fault::TooLarge(_) | Fault::TooMany(_) => Outcome::TooLarge,
+            Fault::Status { status: 400..=499, .. } | Fault::Challenge(_) => Outcome::ClientError,
             Fault::Status { .. } => Outcome::ServerError,
             Fault::Versions { .. } => Outcome::Mismatch,
             Fault::Redirect(_) => Outcome::Redirect,

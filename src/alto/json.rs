@@ -1,5 +1,10 @@
 //! JSON within bounds: depth, names, numbers.
 
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{Deserializer as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::error::Fault;
@@ -49,6 +54,77 @@ pub fn parse<'a, T: serde::Deserialize<'a>>(body: &'a [u8]) -> Result<T, Fault> 
         serde_json::error::Category::Data => Fault::Shape(e.to_string()),
         _ => Fault::Json(e.to_string()),
     })
+}
+
+/// Text that is borrowed unless there are escapes in it.
+#[derive(Deserialize)]
+struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+
+struct Members<'f>(&'f mut dyn FnMut(&str, &RawValue) -> Result<(), Fault>, Option<Fault>);
+
+impl<'de> Visitor<'de> for &mut Members<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
+        while let Some(Text(name)) = map.next_key()? {
+            let value = map.next_value()?;
+            if let Err(fault) = (self.0)(&name, value) {
+                self.1 = Some(fault);
+                return Err(serde::de::Error::custom("no further"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Shows the members of an object one by one, however many there are, and keeps none.
+///
+/// # Errors
+/// It is no object, or `see` has said so.
+pub fn members(text: &str, mut see: impl FnMut(&str, &RawValue) -> Result<(), Fault>) -> Result<(), Fault> {
+    let mut visitor = Members(&mut see, None);
+    let read = serde_json::Deserializer::from_str(text).deserialize_map(&mut visitor);
+    match visitor.1 {
+        Some(fault) => Err(fault),
+        None => read.map_err(|e| Fault::Shape(e.to_string())),
+    }
+}
+
+struct Strings<'f>(&'f mut dyn FnMut(&str) -> Result<(), Fault>, Option<Fault>);
+
+impl<'de> Visitor<'de> for &mut Strings<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a list of strings")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        while let Some(Text(text)) = list.next_element()? {
+            if let Err(fault) = (self.0)(&text) {
+                self.1 = Some(fault);
+                return Err(serde::de::Error::custom("no further"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Shows the members of a list of strings one by one, and keeps none.
+///
+/// # Errors
+/// It is no list of strings, or `see` has said so.
+pub fn strings(text: &str, mut see: impl FnMut(&str) -> Result<(), Fault>) -> Result<(), Fault> {
+    let mut visitor = Strings(&mut see, None);
+    let read = serde_json::Deserializer::from_str(text).deserialize_seq(&mut visitor);
+    match visitor.1 {
+        Some(fault) => Err(fault),
+        None => read.map_err(|e| Fault::Shape(e.to_string())),
+    }
 }
 
 /// A cost (RFC 7285 §11.2.3.6): a JSON number, finite and not negative. A string, null, a negative number and one

@@ -33,7 +33,7 @@ struct Body<'a> {
     #[serde(rename = "network-map", borrow, default)]
     network: Option<&'a RawValue>,
     #[serde(rename = "cost-map", borrow, default)]
-    costs: Option<BTreeMap<String, &'a RawValue>>,
+    costs: Option<&'a RawValue>,
 }
 
 #[derive(Default, Deserialize)]
@@ -52,10 +52,10 @@ pub fn read(body: &[u8], wanted: &CostType, sources: &[IpAddr]) -> Result<LocalC
         ecs::same_type(wanted, raw)?;
     }
     let mut found = LocalCosts { endpoints: BTreeMap::new(), maps: None, bad: 0 };
-    if let (Some(network), Some(costs)) = (body.network, &body.costs) {
+    if let (Some(network), Some(costs)) = (body.network, body.costs) {
         let network = NetworkMap::of_member(network.get())?;
         let rows = maps::source_pids(&network, sources);
-        let costs = CostRows::of_members(costs, &rows);
+        let costs = CostRows::of_member(costs.get(), &rows)?;
         found.bad += costs.bad;
         found.maps = Some((network, costs));
     }

@@ -16,6 +16,10 @@ use super::{ecs, json};
 
 /// Most prefixes of a network map.
 const MAX_PREFIXES: usize = 1_000_000;
+/// Most PIDs of a network map, and most costs of one row.
+const MAX_PIDS: usize = 100_000;
+/// Most versions of network maps that a cost map may depend on.
+const MAX_VTAGS: usize = 64;
 
 /// Which version of a network map; compared octet by octet.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
@@ -41,6 +45,9 @@ impl Vtag {
 
 /// Prefixes of one family by length, the longest first: (length, prefix -> number of the PID).
 type Prefixes = Vec<(u8, HashMap<u128, u32, ahash::RandomState>)>;
+
+/// The same while they are read.
+type Lengths = BTreeMap<u8, HashMap<u128, u32, ahash::RandomState>>;
 
 /// Which PID an address lies in.
 #[derive(Clone, Debug, Default)]
@@ -83,48 +90,49 @@ impl NetworkMap {
     /// Reads the member `network-map`.
     pub(super) fn of_member(text: &str) -> Result<Self, Fault> {
         let unusable = |why: String| Fault::NetworkMap(short(&why));
-        let pids: BTreeMap<String, BTreeMap<String, &RawValue>> =
-            serde_json::from_str(text).map_err(|e| Fault::Shape(e.to_string()))?;
         let mut map = Self::default();
-        let mut all: BTreeMap<IpNet, u32> = BTreeMap::new();
-        for (at, (pid, groups)) in pids.into_iter().enumerate() {
-            if !json::is_id(&pid) {
+        let mut lengths: [Lengths; 2] = Default::default();
+        let mut count = 0;
+        json::members(text, |pid, groups| {
+            if !json::is_id(pid) {
                 return Err(unusable(format!("{pid:?} is no name of a PID")));
             }
-            let number = u32::try_from(at).map_err(|_| unusable("too many PIDs".into()))?;
-            for (kind, raw) in groups {
+            let number = u32::try_from(map.pids.len()).unwrap_or(u32::MAX);
+            if map.pids.len() >= MAX_PIDS {
+                return Err(unusable(format!("more than {MAX_PIDS} PIDs")));
+            }
+            map.pids.push(pid.into());
+            json::members(groups.get(), |kind, raw| {
                 // Other types of addresses are not ours to read; their PIDs stay valid, and empty.
-                if !matches!(kind.as_str(), "ipv4" | "ipv6") {
-                    continue;
-                }
-                let prefixes: Vec<String> = serde_json::from_str(raw.get())
-                    .map_err(|_| unusable(format!("{kind} of {pid} is not a list of prefixes")))?;
-                for text in prefixes {
-                    let net: Option<IpNet> = text.parse().ok();
-                    let net = net.filter(|n| matches!(n, IpNet::V4(_)) == (kind == "ipv4"));
+                let v4 = match kind {
+                    "ipv4" => true,
+                    "ipv6" => false,
+                    _ => return Ok(()),
+                };
+                let read = json::strings(raw.get(), |text| {
+                    let net = text.parse::<IpNet>().ok().filter(|n| matches!(n, IpNet::V4(_)) == v4);
                     let Some(net) = net else {
                         return Err(unusable(format!("{text:?} in {pid} is no {kind} prefix")));
                     };
-                    match all.insert(net.trunc(), number) {
-                        Some(other) if other != number => {
-                            let other = map.pids.get(other as usize).map_or("?", |p| p);
-                            return Err(unusable(format!("{} is in {other} and in {pid}", net.trunc())));
-                        }
-                        _ => {}
-                    }
-                    if all.len() > MAX_PREFIXES {
+                    count += 1;
+                    if count > MAX_PREFIXES {
                         return Err(unusable(format!("more than {MAX_PREFIXES} prefixes")));
                     }
-                }
-            }
-            map.pids.push(pid.into());
-        }
-        let mut lengths: [BTreeMap<u8, HashMap<u128, u32, ahash::RandomState>>; 2] = Default::default();
-        let [v4, v6] = &mut lengths;
-        for (net, pid) in all {
-            let family = if net.addr().is_ipv4() { &mut *v4 } else { &mut *v6 };
-            family.entry(net.prefix_len()).or_default().insert(bits(net.addr()), pid);
-        }
+                    let nets = lengths[usize::from(!v4)].entry(net.prefix_len()).or_default();
+                    match nets.insert(bits(net.network()), number) {
+                        Some(other) if other != number => {
+                            let other = map.pids.get(other as usize).map_or("?", |p| p);
+                            Err(unusable(format!("{} is in {other} and in {pid}", net.trunc())))
+                        }
+                        _ => Ok(()),
+                    }
+                });
+                read.map_err(|fault| match fault {
+                    Fault::NetworkMap(_) => fault,
+                    _ => unusable(format!("{kind} of {pid} is not a list of prefixes")),
+                })
+            })
+        })?;
         let [v4, v6] = lengths.map(|family| family.into_iter().rev().collect());
         (map.v4, map.v6) = (v4, v6);
         Ok(map)
@@ -171,25 +179,33 @@ pub struct CostRows {
 
 impl CostRows {
     /// Reads the rows of these sources from the member `cost-map`; a row or cost that is none is left out.
-    pub(super) fn of_members(map: &BTreeMap<String, &RawValue>, sources: &BTreeSet<Arc<str>>) -> Self {
+    ///
+    /// # Errors
+    /// It is no object, or a row is beyond measure.
+    pub(super) fn of_member(text: &str, sources: &BTreeSet<Arc<str>>) -> Result<Self, Fault> {
         let mut found = Self::default();
-        for source in sources {
-            let Some(raw) = map.get(&**source) else { continue };
-            let Ok(row) = serde_json::from_str::<BTreeMap<String, &RawValue>>(raw.get()) else {
-                found.bad += 1;
-                continue;
-            };
-            let costs = found.rows.entry(Arc::clone(source)).or_default();
-            for (pid, raw) in row {
+        json::members(text, |source, raw| {
+            let Some(source) = sources.get(source) else { return Ok(()) };
+            let (rows, bad) = (&mut found.rows, &mut found.bad);
+            let costs = rows.entry(Arc::clone(source)).or_default();
+            let read = json::members(raw.get(), |pid, raw| {
                 match json::cost(raw) {
-                    Some(cost) => {
+                    Some(_) if costs.len() >= MAX_PIDS => return Err(Fault::TooMany(MAX_PIDS)),
+                    Some(cost) if json::is_id(pid) => {
                         costs.insert(pid.into(), cost);
                     }
-                    None => found.bad += 1,
+                    _ => *bad += 1,
                 }
+                Ok(())
+            });
+            match read {
+                Err(Fault::Shape(_)) => *bad += 1,
+                Err(fault) => return Err(fault),
+                Ok(()) => {}
             }
-        }
-        found
+            Ok(())
+        })?;
+        Ok(found)
     }
 
     /// The cost between two PIDs.
@@ -211,15 +227,16 @@ pub struct CostMap {
 
 #[derive(Deserialize)]
 struct CostBody<'a> {
-    meta: CostMeta,
+    #[serde(borrow)]
+    meta: CostMeta<'a>,
     #[serde(rename = "cost-map", borrow)]
-    map: BTreeMap<String, &'a RawValue>,
+    map: &'a RawValue,
 }
 
 #[derive(Deserialize)]
-struct CostMeta {
-    #[serde(rename = "dependent-vtags")]
-    dependent: Vec<Vtag>,
+struct CostMeta<'a> {
+    #[serde(rename = "dependent-vtags", borrow)]
+    dependent: Vec<&'a RawValue>,
     #[serde(rename = "cost-type")]
     cost_type: Raw,
 }
@@ -232,8 +249,13 @@ impl CostMap {
     pub fn parse(body: &[u8], asked: &CostType, sources: BTreeSet<Arc<str>>) -> Result<Self, Fault> {
         let body: CostBody<'_> = json::parse(body)?;
         ecs::same_type(asked, body.meta.cost_type)?;
-        let rows = CostRows::of_members(&body.map, &sources);
-        Ok(Self { dependent: body.meta.dependent, sources, rows })
+        let rows = CostRows::of_member(body.map.get(), &sources)?;
+        if body.meta.dependent.len() > MAX_VTAGS {
+            return Err(Fault::TooMany(MAX_VTAGS));
+        }
+        let vtag = |raw: &&RawValue| serde_json::from_str(raw.get()).map_err(|e| Fault::Shape(e.to_string()));
+        let dependent = body.meta.dependent.iter().map(vtag).collect::<Result<Vec<Vtag>, _>>()?;
+        Ok(Self { dependent: dependent.into_iter().filter(Vtag::is_sound).collect(), sources, rows })
     }
 
     /// Whether it was made for this version of the network map.

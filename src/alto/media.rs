@@ -20,8 +20,15 @@ pub fn essence(content_type: &str) -> String {
     content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase()
 }
 
+/// Plain JSON, as which some servers label all they have.
+pub const PLAIN: &str = "application/json";
+
 /// The Accept header for a resource: what is wanted, errors, and, unless it is one itself, a directory in its
-/// place (RFC 7285 §8.3.4.2).
-pub fn accept(wanted: &str) -> String {
-    if wanted == DIRECTORY { format!("{DIRECTORY},{ERROR}") } else { format!("{wanted},{ERROR},{DIRECTORY}") }
+/// place (RFC 7285 §8.3.4.2). `plain`: plain JSON will do.
+pub fn accept(wanted: &str, plain: bool) -> String {
+    let mut text = format!("{wanted},{ERROR}");
+    if wanted != DIRECTORY {
+        text = text + "," + DIRECTORY;
+    }
+    if plain { text + "," + PLAIN } else { text }
 }

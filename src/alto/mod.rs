@@ -14,12 +14,14 @@
 //! | `life` | how long an answer serves | 9111, 5861 |
 //! | `redirect` | where redirects and directories may lead | 7285 §8.3.3 |
 //! | `backoff` | when to try again | |
+//! | `digest` | who we are, by HTTP Digest | 7616 |
 //! | `client` | the whole as a state machine: requests out, answers in, snapshots of costs out | |
 
 pub mod address;
 pub mod backoff;
 pub mod client;
 pub mod cost_type;
+pub mod digest;
 pub mod directory;
 pub mod ecs;
 pub mod error;

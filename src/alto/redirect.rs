@@ -7,6 +7,9 @@ use super::error::Fault;
 /// Redirects followed in a row.
 pub const MAX_HOPS: usize = 5;
 
+/// Longest URL that is followed, octets.
+const MAX_URL: usize = 2048;
+
 /// Second-level labels under which registries of two-letter domains register names.
 const SHARED: [&str; 8] = ["ac", "co", "com", "edu", "gov", "net", "or", "org"];
 
@@ -25,6 +28,9 @@ impl Policy {
     /// # Errors
     /// In words, why not.
     pub fn check(&self, from: &Url, to: &Url) -> Result<(), String> {
+        if to.as_str().len() > MAX_URL {
+            return Err(format!("to a URL of more than {MAX_URL} octets"));
+        }
         if !matches!(to.scheme(), "http" | "https") {
             return Err(format!("to {}, which is not HTTP", show(to)));
         }

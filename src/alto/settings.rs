@@ -64,6 +64,8 @@ pub struct Settings {
     pub overrides: Vec<(IpNet, f64)>,
     /// Where redirects may lead.
     pub policy: Policy,
+    /// Those of `places` that call their answers `application/json`, which is taken for what was asked for.
+    pub accept_json: Vec<Place>,
 }
 
 impl Settings {
@@ -98,6 +100,7 @@ impl Settings {
             stale: alto.stale,
             max_stale: alto.max_stale,
             overrides: alto.overrides.clone(),
+            accept_json: alto.accept_json.iter().filter_map(|text| place(text)).collect(),
             places,
             policy,
         }

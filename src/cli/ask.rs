@@ -3,9 +3,10 @@
 use serde_json::Value;
 
 use crate::admin::auth;
-use crate::admin::client::{self, Answer, ClientError, encoded};
+use crate::admin::client::{self, Answer, encoded};
 
-use super::{Admin, Calls, Explain, Flush, NO, UNREACHABLE, WRONG, explain as text, print, show};
+use super::capture::Fault;
+use super::{Admin, Calls, Explain, Flush, NO, UNREACHABLE, explain as text, print, show};
 
 /// `sbe status`
 pub fn status(admin: &Admin) -> u8 {
@@ -63,27 +64,23 @@ pub fn upgrade(admin: &Admin) -> u8 {
     ask(admin, "POST", "/api/v1/upgrade", show::upgrade)
 }
 
-fn ask(admin: &Admin, method: &str, path: &str, show: impl Fn(&Value) -> String) -> u8 {
-    let file = admin.token_file.clone().or_else(|| std::env::var_os("SBE_TOKEN_FILE").map(Into::into));
-    let token = match file.as_deref().map(auth::read).transpose() {
-        Ok(token) => token,
-        Err(error) => {
-            eprintln!("{error}");
-            return WRONG;
-        }
-    };
-    let node = client::Admin::new(&admin.admin).map(|node| node.with_token(token));
-    match node.and_then(|node| node.ask(method, path)) {
+/// One question, and its answer printed.
+pub(super) fn ask(admin: &Admin, method: &str, path: &str, show: impl Fn(&Value) -> String) -> u8 {
+    match node(admin).and_then(|node| Ok(node.ask(method, path)?)) {
         Ok(answer) => tell(&answer, admin.json, show),
-        Err(error) => {
-            eprintln!("{error}");
-            if matches!(error, ClientError::Url(_)) { WRONG } else { UNREACHABLE }
-        }
+        Err(fault) => fault.tell(),
     }
 }
 
+/// The node that is meant, with the token to show it.
+pub(super) fn node(admin: &Admin) -> Result<client::Admin, Fault> {
+    let file = admin.token_file.clone().or_else(|| std::env::var_os("SBE_TOKEN_FILE").map(Into::into));
+    let token = file.as_deref().map(auth::read).transpose().map_err(Fault::Token)?;
+    Ok(client::Admin::new(&admin.admin)?.with_token(token))
+}
+
 /// Prints an answer. An error's JSON goes to the standard output too, if JSON was asked for.
-fn tell(answer: &Answer, json: bool, show: impl Fn(&Value) -> String) -> u8 {
+pub(super) fn tell(answer: &Answer, json: bool, show: impl Fn(&Value) -> String) -> u8 {
     let Ok(value) = serde_json::from_slice::<Value>(&answer.body) else {
         eprintln!("the answer (status {}) is not JSON: is this sbe's admin interface?", answer.status);
         return UNREACHABLE;

@@ -4,6 +4,7 @@
 //! line or the configuration is wrong; 3 the running node cannot be reached.
 
 mod ask;
+mod capture;
 mod check;
 mod explain;
 mod pages;
@@ -88,6 +89,13 @@ pub enum Command {
     ///
     /// Newest first. Everything left out holds for all.
     Calls(Calls),
+    /// Record messages of a running node as pcapng, for tshark, Wireshark and sngrep
+    ///
+    /// Follows the capture until its time is over, or until you end it; for example: sbe capture --user 4420794 | tshark
+    /// -r - . Once one message of a call shows what is asked for, all messages of that call are taken. What TLS
+    /// carries is shown in the clear. With --background the node keeps the newest messages for later: --list shows
+    /// captures, --fetch gets one, --stop ends one. Needs the operator's token where the node wants tokens.
+    Capture(Capture),
     /// Refuse new requests on a running node, and go on with those under way
     Drain(Admin),
     /// Accept new requests again
@@ -232,6 +240,47 @@ pub struct Calls {
     pub admin: Admin,
 }
 
+/// `capture`
+#[derive(Debug, Args)]
+pub struct Capture {
+    /// Calls with messages from or to this peer
+    #[arg(long, value_name = "NAME")]
+    pub peer: Option<String>,
+    /// Calls with this in the Request-URI, From, To or P-Asserted-Identity: a number, a user, a domain, or a part
+    #[arg(long, value_name = "TEXT")]
+    pub user: Option<String>,
+    /// The call of this Call-ID
+    #[arg(long, value_name = "CALL-ID", allow_hyphen_values = true)]
+    pub call_id: Option<String>,
+    /// End after this time: seconds, or 10m, 2h; at most 24h [default: 300]
+    #[arg(long, value_name = "TIME")]
+    pub seconds: Option<String>,
+    /// Memory that the node may use for it, from which a slow reader reads: 64KiB to 64MiB [default: 16MiB]
+    #[arg(long, value_name = "SIZE")]
+    pub size: Option<String>,
+    /// End after so many messages
+    #[arg(long, value_name = "N")]
+    pub packets: Option<u64>,
+    /// File to write, - for the standard output [default: -]
+    #[arg(short, long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Let the node keep the newest messages, and return at once
+    #[arg(long, conflicts_with = "out")]
+    pub background: bool,
+    /// Write what this capture has kept
+    #[arg(long, value_name = "ID", conflicts_with_all = ["background", "list", "stop"])]
+    pub fetch: Option<u64>,
+    /// List captures
+    #[arg(long, conflicts_with_all = ["background", "stop"])]
+    pub list: bool,
+    /// End this capture and forget it
+    #[arg(long, value_name = "ID", conflicts_with = "background")]
+    pub stop: Option<u64>,
+    /// Where the node is.
+    #[command(flatten)]
+    pub admin: Admin,
+}
+
 /// `flush`
 #[derive(Debug, Args)]
 pub struct Flush {
@@ -264,6 +313,7 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Peers(admin) => ask::peers(&admin),
         Command::Explain(args) => ask::explain(&args),
         Command::Calls(args) => ask::calls(&args),
+        Command::Capture(args) => capture::capture(&args),
         Command::Drain(admin) => ask::drain(&admin, true),
         Command::Undrain(admin) => ask::drain(&admin, false),
         Command::Flush(args) => ask::flush(&args),

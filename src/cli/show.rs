@@ -89,8 +89,12 @@ fn instances(out: &mut String, v: &Value) {
         } else {
             format!(", tried again in {} s", plain(&i["down_for"]))
         };
+        let part = match i["ramp"].as_f64() {
+            Some(part) if part > 0.0 && part < 1.0 => format!(", at {:.0} % of its share", part * 100.0),
+            _ => String::new(),
+        };
         let probed = if i["probed"] == true { ", probed" } else { "" };
-        line!(out, "  {:<32} {}{again}{probed}", plain(&i["instance"]), plain(&i["standing"]));
+        line!(out, "  {:<32} {}{again}{part}{probed}", plain(&i["instance"]), plain(&i["standing"]));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use super::check::Spots;
 use super::defaults;
 use super::error::{At, Report};
 use super::listeners::path;
@@ -26,7 +27,7 @@ impl AdminTokens {
 }
 
 /// `bind`; `None`: no admin interface.
-pub(super) fn bind(report: &mut Report<'_>, root: &Section<'_>) -> Option<SocketAddr> {
+pub(super) fn bind(report: &mut Report<'_>, root: &Section<'_>, spots: &mut Spots) -> Option<SocketAddr> {
     let section = root.table(report, "admin", &raw::ADMIN);
     let bind = section.parsed(report, "bind", |text| {
         if text.is_empty() { Ok(None) } else { names::socket(text).map(Some) }
@@ -34,6 +35,7 @@ pub(super) fn bind(report: &mut Report<'_>, root: &Section<'_>) -> Option<Socket
     let Some(At { value, at }) = bind else {
         return Some(defaults::ADMIN_BIND);
     };
+    spots.admin = at;
     if value.is_some_and(|a| !a.ip().is_loopback()) && !section.has("token_file") {
         let what = "without token_file nobody but this machine may use the admin interface (health and metrics apart)";
         report.warn(at, what, "add token_file, or bind it to 127.0.0.1 or [::1]");

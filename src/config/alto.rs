@@ -30,7 +30,7 @@ pub struct Alto {
     pub metric: String,
     /// Cost mode wanted.
     pub mode: AltoMode,
-    /// How far costs reach.
+    /// How far costs reach, where a peer's `alto_scope` doesn't say.
     pub scope: AltoScope,
     /// Replaces the lifetime that the server's caching headers would give; `None`: they rule.
     pub refresh: Option<Duration>,
@@ -54,6 +54,8 @@ pub struct Alto {
     pub max_stale: Duration,
     /// Hosts or origins that servers may send us to, besides their own.
     pub redirect_allow: Vec<String>,
+    /// Those of `directories` whose servers may call their answers `application/json`.
+    pub accept_json: Vec<String>,
     /// PEM files of authorities trusted for the servers; empty: the system's.
     pub trust: Vec<PathBuf>,
     /// The certificate we show the servers, and its key.
@@ -93,6 +95,8 @@ pub enum AltoCredentials {
     Bearer(PathBuf),
     /// Basic (RFC 7617): `basic_user`, `basic_password_file`.
     Basic(String, PathBuf),
+    /// Digest (RFC 7616): `digest_user`, `digest_password_file`. The only one that may go without TLS.
+    Digest(String, PathBuf),
 }
 
 /// `[alto] scope`
@@ -173,8 +177,6 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
             ))
         }
     });
-    let scopes =
-        [("within-priority", AltoScope::WithinPriority), ("across-priorities", AltoScope::AcrossPriorities)];
     let rules = [
         ("off", AltoRule::Off),
         ("classes", AltoRule::Classes),
@@ -205,6 +207,7 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
         service: section.word(report, "service", &services, AltoService::Auto),
         resource: resource.map(|r| r.value),
         redirect_allow: redirect_allow(report, &section),
+        accept_json: accept_json(report, &section, &directories),
         trust: trust(report, &section),
         certificate: certificate(report, &section),
         credentials: credentials(report, &section, &directories),
@@ -212,7 +215,7 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
         source: source.map(|s| s.value),
         metric: metric.map_or_else(|| "routingcost".to_owned(), |m| m.value),
         mode,
-        scope: section.word(report, "scope", &scopes, AltoScope::WithinPriority),
+        scope: scope(report, &section, "scope").unwrap_or(AltoScope::WithinPriority),
         refresh: section.duration(report, "refresh", MS..=YEAR),
         rule,
         band: section.float(report, "band", 0.0..=1000.0).unwrap_or(0.1),
@@ -228,6 +231,13 @@ pub(super) fn alto(report: &mut Report<'_>, root: &Section<'_>, text: &str) -> O
         overrides,
         table,
     })
+}
+
+/// `scope`, and `alto_scope` of a peer.
+pub(super) fn scope(report: &mut Report<'_>, section: &Section<'_>, key: &'static str) -> Option<AltoScope> {
+    let words =
+        [("within-priority", AltoScope::WithinPriority), ("across-priorities", AltoScope::AcrossPriorities)];
+    section.has(key).then(|| section.word(report, key, &words, AltoScope::WithinPriority))
 }
 
 /// `directory`, one URL or a list.
@@ -262,7 +272,7 @@ fn directory(url: &str) -> Result<String, Fault> {
     if url::Url::parse(url).is_ok_and(|u| !u.username().is_empty() || u.password().is_some()) {
         return Err(Fault::new(
             "a URL with a user name or password in it".to_owned(),
-            "write basic_user and basic_password_file",
+            "write digest_user and digest_password_file, or basic_user and basic_password_file",
         ));
     }
     Ok(url.to_owned())
@@ -276,6 +286,18 @@ fn plain(report: &mut Report<'_>, list: Vec<At<String>>) -> Vec<At<String>> {
         }
     }
     list
+}
+
+/// Of the directories, those whose servers label their answers as plain JSON.
+fn accept_json(report: &mut Report<'_>, section: &Section<'_>, directories: &[At<String>]) -> Vec<String> {
+    let list = section.list(report, "accept_json", |text| Ok(text.to_owned())).unwrap_or_default();
+    for url in &list {
+        if !directories.iter().any(|d| d.value == url.value) {
+            let what = format!("accept_json names \"{}\", which is not in directory", url.value);
+            report.error(url.at, what, "write the URL as it stands there");
+        }
+    }
+    list.into_iter().map(|url| url.value).collect()
 }
 
 /// Hosts, or origins such as `https://cdn.example.net`.
@@ -346,32 +368,50 @@ fn credentials(
     section: &Section<'_>,
     directories: &[At<String>],
 ) -> Option<AltoCredentials> {
-    let basic = both(report, section, ["basic_user", "basic_password_file"]);
     let token = section.parsed(report, "token_file", super::listeners::path);
-    if token.is_some() && basic.is_some() {
-        let what = "token_file and basic_user are two ways to say who we are, the token is used";
-        report.warn(section.place_of_key("basic_user"), what, "leave one");
+    if let Some(token) = &token {
+        report.reads(token);
+    }
+    let digest = user(report, section, ["digest_user", "digest_password_file"]);
+    let basic = user(report, section, ["basic_user", "basic_password_file"]);
+    let ways =
+        [("token_file", token.is_some()), ("digest_user", digest.is_some()), ("basic_user", basic.is_some())];
+    let mut ways = ways.into_iter().filter(|(_, there)| *there).map(|(key, _)| key);
+    if let (Some(used), Some(other)) = (ways.next(), ways.next()) {
+        let what = format!("{used} and {other} are two ways to say who we are, {used} is used");
+        report.warn(section.place_of_key(other), what, "leave one");
     }
     let plain = directories.iter().find(|d| d.value.starts_with("http://"));
     if let Some(plain) = plain.filter(|_| token.is_some() || basic.is_some()) {
         let what = "credentials are not sent without TLS";
-        report.error(plain.at, what, "write https://, or leave out the credentials");
+        report.error(plain.at, what, "write https://, or leave out the credentials, or write digest_user");
     }
-    if let Some(token) = token {
-        report.reads(&token);
-        return Some(AltoCredentials::Bearer(token.value));
-    }
-    basic?;
-    let user = section.parsed(report, "basic_user", |text| {
-        // RFC 7617 §2.
+    let token = token.map(|t| AltoCredentials::Bearer(t.value));
+    let digest = digest.map(|(user, file)| AltoCredentials::Digest(user, file));
+    token.or(digest).or(basic.map(|(user, file)| AltoCredentials::Basic(user, file)))
+}
+
+/// A user's name, and the file of its password.
+fn user(
+    report: &mut Report<'_>,
+    section: &Section<'_>,
+    keys: [&'static str; 2],
+) -> Option<(String, PathBuf)> {
+    both(report, section, keys)?;
+    let [name, password] = keys;
+    let user = section.parsed(report, name, |text| {
+        // RFC 7617 §2, RFC 7616 §3.4.2.
         if text.is_empty() || text.contains(':') || text.chars().any(char::is_control) {
-            return Err(Fault::new("basic_user is empty, or has a colon in it", "write the user's name"));
+            return Err(Fault::new(
+                format!("{name} is empty, or has a colon in it"),
+                "write the user's name",
+            ));
         }
         Ok(text.to_owned())
     });
-    let file = section.parsed(report, "basic_password_file", super::listeners::path)?;
+    let file = section.parsed(report, password, super::listeners::path)?;
     report.reads(&file);
-    Some(AltoCredentials::Basic(user?.value, file.value))
+    Some((user?.value, file.value))
 }
 
 fn overrides(report: &mut Report<'_>, section: &Section<'_>) -> Vec<(IpNet, f64)> {

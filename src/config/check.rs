@@ -11,7 +11,7 @@ use super::raw::{self, Section};
 use super::units::show_duration;
 use super::{
     Config, Core, Dns, Families, Health, Limits, Log, NextHop, Overload, Runtime, Sip, SrvSelection, Sticky,
-    admin, alto, defaults, hep, lint, listeners, names, peers, records,
+    admin, alto, defaults, doubts, hep, lint, listeners, names, peers, records,
 };
 use crate::flow::Transport;
 
@@ -32,6 +32,13 @@ pub(super) struct Spots {
     /// All listeners were read; else nothing can be said about what is missing among them.
     pub listeners_sound: bool,
     pub listen: Vec<usize>,
+    /// Of `bind`, in step with them.
+    pub binds: Vec<usize>,
+    pub hep: usize,
+    pub admin: usize,
+    /// Of what is written only.
+    pub max_age: Option<usize>,
+    pub dns_timeout: Option<usize>,
     pub node_domains: Vec<usize>,
     pub dns_transports: Vec<usize>,
     pub core: CoreSpots,
@@ -59,6 +66,7 @@ pub(super) struct PeerSpots {
     pub tls_names: Vec<usize>,
     pub certificate: usize,
     pub probe: usize,
+    pub alto_scope: usize,
 }
 
 /// Reads everything. The result counts only if the report has no errors.
@@ -73,6 +81,7 @@ pub(super) fn config(report: &mut Report<'_>, root: &Section<'_>, text: &str) ->
     let calls = root.table(report, "calls", &raw::CALLS);
     let federation = root.table(report, "federation", &raw::FEDERATION);
     spots.federation = federation.place("open");
+    spots.max_age = calls.has("max_age").then(|| calls.place("max_age"));
     let peers = peers::peers(report, root, &sip, &mut spots);
     if peers.len() > MOST_TABLES {
         report.error(0, format!("there are {} peers", peers.len()), format!("write at most {MOST_TABLES}"));
@@ -93,14 +102,15 @@ pub(super) fn config(report: &mut Report<'_>, root: &Section<'_>, text: &str) ->
         alto: alto::alto(report, root, text),
         runtime: runtime(report, root),
         log: log(report, root),
-        admin: admin::bind(report, root),
+        admin: admin::bind(report, root, &mut spots),
         admin_tokens: admin::tokens(report, root),
         records: records::records(report, root),
-        hep: hep::hep(report, root),
+        hep: hep::hep(report, root, &mut spots),
         limits: limits(report, root),
         overload: overload(report, root),
     };
     lint::lint(report, &config, &spots);
+    doubts::doubts(report, &config, &spots);
     config
 }
 
@@ -163,12 +173,25 @@ fn sip(report: &mut Report<'_>, root: &Section<'_>) -> Sip {
         try_timeout: try_timeout(report, &section, t1).unwrap_or(d.try_timeout),
         connect_timeout: section.duration(report, "connect_timeout", MS..=YEAR).unwrap_or(d.connect_timeout),
         failover_codes: failover_codes(report, &section).unwrap_or(d.failover_codes),
-        max_tries: section.number(report, "max_tries", 1..=1000).unwrap_or(d.max_tries),
+        max_tries: max_tries(report, &section).unwrap_or(d.max_tries),
         max_message,
         max_headers: section.number(report, "max_headers", 16..=65_535).unwrap_or(d.max_headers),
         max_header,
         dialog_secret_file: secret.map(|s| s.value),
     }
+}
+
+fn max_tries(report: &mut Report<'_>, section: &Section<'_>) -> Option<u32> {
+    let tries = section.number(report, "max_tries", 1..=1000)?;
+    if tries == 1 {
+        let remedy = "write at least 2, or leave it out";
+        report.warn(
+            section.place("max_tries"),
+            "with max_tries = 1 no request goes on to another instance",
+            remedy,
+        );
+    }
+    Some(tries)
 }
 
 /// `try_timeout` of `[sip]` or of a peer whose effective T1 this is (rule 10).
@@ -215,6 +238,10 @@ pub(super) fn failover_codes(report: &mut Report<'_>, section: &Section<'_>) -> 
         }
         codes.extend(u16::try_from(value));
     }
+    if section.is_empty_list("failover_codes") {
+        let what = "no response sends a call to another instance, 503 neither";
+        report.warn(section.place("failover_codes"), what, "write [503], or leave it out");
+    }
     codes.sort_unstable();
     codes.dedup();
     Some(codes)
@@ -248,6 +275,7 @@ fn health(report: &mut Report<'_>, root: &Section<'_>) -> Health {
 fn dns(report: &mut Report<'_>, root: &Section<'_>, spots: &mut Spots) -> Dns {
     let section = root.table(report, "dns", &raw::DNS);
     let d = Dns::default();
+    spots.dns_timeout = section.has("timeout").then(|| section.place("timeout"));
     let servers = section.list(report, "servers", names::dns_server).map(|list| split(list).0);
     let transports = section
         .list(report, "transports", |text| raw::word("an entry of transports", &listeners::TRANSPORTS, text))

@@ -77,11 +77,19 @@ pub(super) struct Report<'a> {
     errors: Vec<At<Fault>>,
     warnings: Vec<At<Fault>>,
     files: Vec<At<PathBuf>>,
+    written: Vec<At<PathBuf>>,
 }
 
 impl<'a> Report<'a> {
     pub fn new(file: &'a str, text: &'a str) -> Self {
-        Report { file, text, errors: Vec::new(), warnings: Vec::new(), files: Vec::new() }
+        Report {
+            file,
+            text,
+            errors: Vec::new(),
+            warnings: Vec::new(),
+            files: Vec::new(),
+            written: Vec::new(),
+        }
     }
 
     pub fn fault(&mut self, at: usize, value: Fault) {
@@ -99,6 +107,16 @@ impl<'a> Report<'a> {
     /// Notes a file that the running element will read.
     pub fn reads(&mut self, file: &At<PathBuf>) {
         self.files.push(file.clone());
+    }
+
+    /// Notes a file that the running element will write.
+    pub fn writes(&mut self, file: &At<PathBuf>) {
+        self.written.push(file.clone());
+    }
+
+    /// Takes the files to be written that were noted so far.
+    pub fn take_written(&mut self) -> Vec<At<PathBuf>> {
+        std::mem::take(&mut self.written)
     }
 
     /// Takes the files noted so far.

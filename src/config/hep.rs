@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use super::check::Spots;
 use super::error::{Fault, Report};
 use super::names;
 use super::raw::{self, Section};
@@ -39,8 +40,9 @@ pub const QUEUE: usize = 10_000;
 const MAX_PASSWORD: usize = 255;
 
 /// `None`: no `server`, no copies.
-pub(super) fn hep(report: &mut Report<'_>, root: &Section<'_>) -> Option<Hep> {
+pub(super) fn hep(report: &mut Report<'_>, root: &Section<'_>, spots: &mut Spots) -> Option<Hep> {
     let section = root.table(report, "hep", &raw::HEP);
+    spots.hep = section.place("server");
     let id = section.number(report, "id", 0..=u64::from(u32::MAX)).unwrap_or(ID);
     let queue = section.number(report, "queue", 1..=1_000_000).unwrap_or(QUEUE);
     let password = section.parsed(report, "password", |text| {

@@ -7,7 +7,7 @@ use ipnet::IpNet;
 use super::check::{PeerSpots, Spots};
 use super::error::Report;
 use super::names::as_name;
-use super::{ClientCertificates, Config, DomainPattern, NextHop, Peer, Realm};
+use super::{AltoScope, ClientCertificates, Config, DomainPattern, NextHop, Peer, Realm};
 use crate::flow::{Host, Transport};
 
 pub(super) fn lint(report: &mut Report<'_>, config: &Config, spots: &Spots) {
@@ -19,6 +19,7 @@ pub(super) fn lint(report: &mut Report<'_>, config: &Config, spots: &Spots) {
             usefulness(report, config, peer, spot, spots.listeners_sound);
         }
     }
+    agreements(report, config, spots);
     // With a listener missing from the picture, what follows would be guesses.
     if spots.listeners_sound && !config.listen.is_empty() {
         realms(report, config, spots);
@@ -292,6 +293,31 @@ fn next_hop(report: &mut Report<'_>, config: &Config, side: Realm, hop: &NextHop
     if own {
         let what = format!("\"{}\" is a listener of this element", hop.uri);
         report.warn(at, what, "name another host, what goes round in a circle is refused");
+    }
+}
+
+/// What was agreed on costs counts only where there are costs, and where one name serves one peer.
+fn agreements(report: &mut Report<'_>, config: &Config, spots: &Spots) {
+    let default = config.alto.as_ref().map(|alto| alto.scope);
+    let mut hops: HashMap<&Host, (AltoScope, &str)> = HashMap::new();
+    for (peer, spot) in config.peers.iter().zip(&spots.peers) {
+        let Some(default) = default else {
+            if peer.alto_scope.is_some() {
+                let what = "alto_scope, but there is no [alto]";
+                report.warn(spot.alto_scope, what, "add [alto], or leave it out");
+            }
+            continue;
+        };
+        let Some(hop) = &peer.next_hop else { continue };
+        let scope = peer.alto_scope.unwrap_or(default);
+        let (other, name) = *hops.entry(&hop.host).or_insert((scope, &peer.name));
+        if other != scope {
+            let what = format!(
+                "\"{}\" is the next hop of peer \"{name}\" too, with another alto_scope: priorities stand",
+                hop.host
+            );
+            report.warn(spot.next_hop, what, "write the same alto_scope for both");
+        }
     }
 }
 

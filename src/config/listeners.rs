@@ -118,6 +118,7 @@ pub(super) fn listeners(report: &mut Report<'_>, root: &Section<'_>, spots: &mut
         }
         listen.push(Listen { transport, bind, realm, advertise: advertise.map(|a| a.value) });
         spots.listen.push(section.at);
+        spots.binds.push(bind_at);
     }
     listen
 }

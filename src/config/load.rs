@@ -137,13 +137,36 @@ fn read(text: &str, name: &str, open_files: bool) -> Result<(Config, Vec<Warning
         for At { value, at } in report.take_files() {
             if let Err(e) = File::open(&value) {
                 let what = format!("{} cannot be read ({})", value.display(), reason(&e));
-                report.warn(at, what, "put it there before sbe run");
+                let remedy = match e.kind() {
+                    std::io::ErrorKind::PermissionDenied => "let the user that runs sbe read it",
+                    _ => "put it there before sbe run",
+                };
+                report.warn(at, what, remedy);
+            }
+        }
+        for At { value, at } in report.take_written() {
+            if let Some(why) = unwritable(&value) {
+                let what = format!("{} cannot be written ({why})", value.display());
+                report.warn(at, what, "make the directory, for the user that sbe runs as, before sbe run");
             }
         }
     }
     match report.finish() {
         (errors, warnings) if errors.is_empty() => Ok((config, warnings)),
         (errors, _) => Err(errors),
+    }
+}
+
+/// Why no file can be made here, as far as that is seen without making one.
+fn unwritable(path: &Path) -> Option<String> {
+    let dir = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (std::fs::metadata(dir), std::fs::metadata(path)) {
+        (Err(e), _) => Some(format!("its directory: {}", reason(&e))),
+        (Ok(dir), _) if !dir.is_dir() => Some("its directory is none".to_owned()),
+        (_, Ok(file)) if file.is_dir() => Some("it is a directory".to_owned()),
+        (_, Ok(file)) if file.permissions().readonly() => Some("it is read-only".to_owned()),
+        (Ok(dir), Err(_)) if dir.permissions().readonly() => Some("its directory is read-only".to_owned()),
+        _ => None,
     }
 }
 

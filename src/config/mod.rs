@@ -4,6 +4,7 @@ mod admin;
 mod alto;
 mod check;
 pub mod defaults;
+mod doubts;
 mod error;
 pub mod hep;
 mod lint;
@@ -28,7 +29,7 @@ pub use hep::Hep;
 pub use load::{complaint, find, load, parse};
 pub use raw::known_keys;
 pub use records::{Records, RecordsOutput};
-pub use units::{read_duration, show_duration, show_size};
+pub use units::{read_duration, read_size, show_duration, show_size};
 
 use crate::flow::{Host, Transport};
 
@@ -322,6 +323,8 @@ pub struct Peer {
     pub numbers_out: Vec<NumberRule>,
     /// Active probing.
     pub probe: Option<Probe>,
+    /// Overrides `[alto] scope`: what was agreed with it.
+    pub alto_scope: Option<AltoScope>,
 }
 
 /// `numbers_in` and `numbers_out` of a peer: in a number that begins with `strip`, `prefix` takes its place.

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use ipnet::IpNet;
 
 use super::check::{MS, PeerSpots, Spots, T1_RANGE, YEAR, failover_codes, split, try_timeout};
+use super::doubts;
 use super::error::{At, Fault, Report, nearest};
 use super::listeners::path;
 use super::raw::{self, Section};
@@ -48,6 +49,7 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
     let next_hop = section.parsed(report, "next_hop", names::next_hop);
     spot.next_hop = section.place("next_hop");
     spot.probe = section.place_of_key("probe");
+    spot.alto_scope = section.place_of_key("alto_scope");
     let (prefixes, source_names) = sources(report, section);
     let (sources, places) = split(prefixes);
     spot.sources = places;
@@ -58,7 +60,7 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
     });
     let t1 = section.duration(report, "t1", T1_RANGE);
     let strip_headers = section.list(report, "strip_headers", names::strippable_header).unwrap_or_default();
-    Peer {
+    let peer = Peer {
         name: String::new(),
         domains,
         next_hop: next_hop.map(|n| n.value),
@@ -77,8 +79,12 @@ fn peer(report: &mut Report<'_>, section: &Section<'_>, sip: &Sip, spot: &mut Pe
         numbers_in: numbers(report, section, "numbers_in", &raw::NUMBERS_IN),
         numbers_out: numbers(report, section, "numbers_out", &raw::NUMBERS_OUT),
         probe: probe(report, section),
+        alto_scope: super::alto::scope(report, section, "alto_scope"),
         t1,
-    }
+    };
+    doubts::instance_limits(report, section, &peer);
+    doubts::peer_timers(report, section, &peer, sip.try_timeout, sip.t1);
+    peer
 }
 
 fn certificate(
@@ -229,6 +235,14 @@ pub(super) fn sources(report: &mut Report<'_>, section: &Section<'_>) -> (Vec<At
             report.warn(
                 at,
                 format!("\"{net}\" admits every {family} address"),
+                "list the prefixes that the other side sends from",
+            );
+        }
+        let wide = if net.addr().is_ipv4() { 8 } else { 16 };
+        if net.prefix_len() > 0 && net.prefix_len() < wide {
+            report.warn(
+                at,
+                format!("\"{net}\" admits a large part of all addresses"),
                 "list the prefixes that the other side sends from",
             );
         }

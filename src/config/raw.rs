@@ -47,7 +47,7 @@ kinds! {
     CORE "[core]" ["next_hops", "sources", "tls_names", "strip_headers"]
     PEER "[[peer]]" [
         "name", "domains", "next_hop", "sources", "tls_names", "certificate", "key", "strip_headers", "trust", "max_calls", "max_rate", "max_calls_per_instance", "max_rate_per_instance", "t1",
-        "try_timeout", "failover_codes", "numbers_in", "numbers_out", "probe",
+        "try_timeout", "failover_codes", "numbers_in", "numbers_out", "probe", "alto_scope",
     ]
     NUMBERS_IN "[[peer.numbers_in]]" ["strip", "prefix"]
     NUMBERS_OUT "[[peer.numbers_out]]" ["strip", "prefix"]
@@ -56,8 +56,8 @@ kinds! {
     FEDERATION "[federation]" ["open", "trust"]
     ALTO "[alto]" [
         "directory", "service", "resource", "source", "metric", "mode", "scope", "refresh", "rule", "band", "band_abs", "max_share",
-        "min_coverage", "persist", "hold_down", "stale", "max_stale", "redirect_allow", "trust", "certificate", "key", "token_file", "basic_user",
-        "basic_password_file", "override",
+        "min_coverage", "persist", "hold_down", "stale", "max_stale", "redirect_allow", "trust", "certificate", "key", "token_file", "digest_user",
+        "digest_password_file", "basic_user", "basic_password_file", "accept_json", "override",
     ]
     OVERRIDE "[[alto.override]]" ["prefix", "cost"]
     RUNTIME "[runtime]" ["workers", "drain_timeout"]

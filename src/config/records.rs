@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use super::error::{Fault, Report};
+use super::error::{At, Fault, Report};
 use super::raw::{self, Section};
 
 /// `[records]`
@@ -47,6 +47,9 @@ pub(super) fn records(report: &mut Report<'_>, root: &Section<'_>) -> Option<Rec
     let queue = section.number(report, "queue", 1..=10_000_000).unwrap_or(QUEUE);
     let max_open = section.number(report, "max_open", 1..=100_000_000).unwrap_or(MAX_OPEN);
     let output = section.parsed(report, "output", output)?;
+    if let RecordsOutput::File(path) = &output.value {
+        report.writes(&At { value: path.clone(), at: output.at });
+    }
     let max_size = max_size.and_then(|n| u64::try_from(n).ok()).unwrap_or(MAX_SIZE);
     Some(Records { output: output.value, max_size, keep, queue, max_open })
 }

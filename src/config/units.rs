@@ -34,6 +34,11 @@ pub fn read_duration(text: &str) -> Option<Duration> {
     duration(text).ok()
 }
 
+/// A size as the configuration writes it, octets.
+pub fn read_size(text: &str) -> Option<u64> {
+    size(text).ok()
+}
+
 /// A whole number of octets, or one with a unit: `65536`, `64KiB`, `1MiB`.
 pub(super) fn size(text: &str) -> Result<u64, Fault> {
     let wrong = |why: &str| {

@@ -9,6 +9,9 @@
 //! | a fresh answer agrees with what is held | the member's count begins anew |
 //! | the best member of the leading class is gone, or all of that class are down | taken over at once |
 //! | the operator sets another cost | taken over at once |
+//! | enough members have a cost for the first time (`min_coverage`) | costs count at once |
+//! | from then on too few have one, or enough again | costs count no more, or again, after `persist` in a row and `hold_down` |
+//! | no member has a cost any more, or what is missing has run out and nothing fresh has come | costs count no more, at once |
 //! | the order is pinned (`sticky = "ttl"`) | what is due waits for the end of the SRV set's life |
 //!
 //! A round counts once, when all of the group's costs that are fresh have come with a later answer than was counted.
@@ -51,6 +54,8 @@ pub(super) struct Order {
     pub count: u16,
     /// The costs that the classes were made of.
     pub costs: Vec<Option<f64>>,
+    /// Enough members have a cost for the order to be used.
+    pub covered: bool,
     /// The present costs say otherwise.
     pub held: bool,
     /// When to look again, though nothing new may have come.
@@ -81,11 +86,14 @@ impl Memory {
         self.groups.retain(|_, held| held.pass == pass);
     }
 
-    /// The order of a group now. `pin`: the end of the life of its SRV set.
+    /// The order of a group now. `covers`: enough of its members have a cost; one at least. `pin`: the end of the life
+    /// of its SRV set.
+    #[expect(clippy::too_many_arguments, reason = "the circumstances of one decision")]
     pub(super) fn order(
         &mut self,
         group: Group,
         seen: &[Seen],
+        covers: bool,
         scale: &Scale,
         policy: &RankPolicy,
         pin: Option<Instant>,
@@ -93,7 +101,7 @@ impl Memory {
     ) -> Order {
         let held = self.groups.entry(group).or_default();
         held.pass = self.pass;
-        held.advance(seen, scale, policy, pin, now)
+        held.advance(seen, covers, scale, policy, pin, now)
     }
 }
 
@@ -108,7 +116,43 @@ struct Held {
     counted: u64,
     /// The order stays until then.
     pinned: Option<Instant>,
+    coverage: Coverage,
     pass: u64,
+}
+
+/// Whether the order is used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Coverage {
+    /// Not yet.
+    #[default]
+    Never,
+    /// It is; so many rounds in a row had too few costs.
+    Used(u32),
+    /// It was; so many rounds in a row had enough of them again.
+    Lost(u32),
+}
+
+impl Coverage {
+    const fn is_used(self) -> bool {
+        matches!(self, Coverage::Used(_))
+    }
+
+    /// One more look, with a round of fresh costs or not: whether `persist` rounds in a row have said otherwise.
+    fn count(&mut self, covers: bool, round: bool, persist: u32) -> bool {
+        let used = self.is_used();
+        let (Coverage::Used(streak) | Coverage::Lost(streak)) = self else { return false };
+        *streak = if covers == used { 0 } else { streak.saturating_add(u32::from(round)) };
+        *streak >= persist
+    }
+
+    /// What it is from now on.
+    fn turn(&mut self, covers: bool) {
+        *self = match (covers, *self) {
+            (true, _) => Coverage::Used(0),
+            (false, Coverage::Never) => Coverage::Never,
+            (false, _) => Coverage::Lost(0),
+        };
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -154,6 +198,7 @@ impl Held {
     fn advance(
         &mut self,
         seen: &[Seen],
+        covers: bool,
         scale: &Scale,
         policy: &RankPolicy,
         pin: Option<Instant>,
@@ -161,16 +206,18 @@ impl Held {
     ) -> Order {
         let costs: Vec<Option<f64>> = seen.iter().map(|s| s.cost.map(|c| c.value)).collect();
         let fresh = scale.classes(&costs);
-        let first = self.members.is_empty();
+        // Before an order is used, there is none to hold.
+        let first = self.members.is_empty() || self.coverage == Coverage::Never;
         let leader_gone = self.leader.is_some_and(|l| !seen.iter().any(|s| s.id == l));
         let set = |s: &Seen| s.cost.filter(|c| c.origin == CostOrigin::Override).map(|c| c.value);
         let old = std::mem::take(&mut self.members);
         let mut overridden = false;
         let mut before = Vec::with_capacity(seen.len());
         for ((seen, cost), class) in seen.iter().zip(&costs).zip(&fresh) {
-            let member = match old.iter().find(|m| m.id == seen.id) {
+            let known = old.iter().find(|m| m.id == seen.id);
+            overridden |= known.is_some_and(|m| m.set != set(seen));
+            let member = match known {
                 Some(m) if m.cost.is_some() || cost.is_none() => {
-                    overridden |= m.set != set(seen);
                     before.push(m.class);
                     Member { set: set(seen), ..*m }
                 }
@@ -196,7 +243,8 @@ impl Held {
             && seen.iter().any(|s| !s.down);
         let at_once = first || leader_gone || overridden || leaders_down;
         let round = self.round(seen, now);
-        let mut ready = false;
+        let mut ready = self.coverage.count(covers, round, policy.persist);
+        let turns = ready;
         for ((member, cost), class) in self.members.iter_mut().zip(&costs).zip(&fresh) {
             if member.class == *class || at_once {
                 (member.class, member.cost, member.streak) = (*class, *cost, 0);
@@ -210,6 +258,15 @@ impl Held {
         let pinned = self.pinned.filter(|until| policy.pinned && now < *until);
         let calm = self.changed.map(|at| at + policy.hold_down).filter(|until| now < *until);
         let wait = pinned.max(calm);
+        let used = self.coverage.is_used();
+        let run_out = used && seen.iter().filter_map(|s| s.cost).all(|c| c.fresh_until <= now);
+        let free = at_once || run_out || self.coverage == Coverage::Never || (turns && wait.is_none());
+        if used != covers && free {
+            self.coverage.turn(covers);
+            if turns {
+                self.changed = Some(now);
+            }
+        }
         if ready && wait.is_none() {
             for (member, cost) in self.members.iter_mut().zip(&costs) {
                 if member.streak >= policy.persist {
@@ -219,7 +276,8 @@ impl Held {
         }
         let mut classes: Vec<u16> = self.members.iter().map(|m| m.class).collect();
         let count = close_gaps(&mut classes);
-        if classes != before && !first {
+        let used = self.coverage.is_used();
+        if classes != before && !first && used {
             self.changed = Some(now);
         }
         if first || classes != before || self.leader.is_none() || leader_gone {
@@ -232,7 +290,8 @@ impl Held {
             self.pinned = pin;
         }
         Order {
-            held: classes != fresh,
+            held: used != covers || (used && classes != fresh),
+            covered: used,
             classes,
             count,
             costs: self.members.iter().map(|m| m.cost).collect(),

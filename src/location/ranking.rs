@@ -13,6 +13,7 @@
 //! With `scope = "across-priorities"` classes reach over all priorities of one NAPTR record and transport, never
 //! over more, and never for SIPS.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -103,12 +104,17 @@ pub fn rank(
 ) -> Ranked {
     let mut with = Located::clone(located);
     let mut ends: Option<Instant> = None;
-    for server in with.tiers.iter_mut().flat_map(|t| &mut t.servers) {
-        let costs: Box<[Option<Cost>]> =
-            server.addrs.iter().map(|a| snapshot.cost(a, now).copied().filter(sound)).collect();
-        if costs.iter().any(Option::is_some) {
-            ends = costs.iter().flatten().map(|c| c.usable_until).chain(ends).min();
-            server.costs = costs;
+    let across = mixes(policy, effective(policy, snapshot), located.key.sips);
+    for group in with.tiers.chunk_by_mut(|a, b| across && mixable(a, b)) {
+        let own = own_answer(group, snapshot, now);
+        for server in group.iter_mut().flat_map(|t| &mut t.servers) {
+            let cost = |a| own.and_then(|own| snapshot.rank(a, own, now)).or_else(|| snapshot.cost(a, now));
+            let costs: Box<[Option<Cost>]> =
+                server.addrs.iter().map(|a| cost(a).copied().filter(sound)).collect();
+            if costs.iter().any(Option::is_some) {
+                ends = costs.iter().flatten().map(|c| c.usable_until).chain(ends).min();
+                server.costs = costs;
+            }
         }
     }
     if ends.is_none() || located.outcome != Outcome::Found {
@@ -133,20 +139,43 @@ pub fn rank(
     Ranked { located: Arc::new(located), again_at }
 }
 
+/// The rule that makes the order, be it only to show it.
+fn effective(policy: &RankPolicy, snapshot: &CostSnapshot) -> AltoRule {
+    match policy.rule {
+        AltoRule::Weights if snapshot.mode == CostMode::Ordinal => AltoRule::Classes,
+        AltoRule::Off => AltoRule::Classes,
+        rule => rule,
+    }
+}
+
+/// Whether costs may mix the priorities of a location: never for SIPS. Weights are scaled within a priority.
+fn mixes(policy: &RankPolicy, rule: AltoRule, sips: bool) -> bool {
+    policy.scope == AltoScope::AcrossPriorities && rule != AltoRule::Weights && !sips
+}
+
+/// Whether two tiers differ in nothing but their priority.
+fn mixable(a: &Tier, b: &Tier) -> bool {
+    a.naptr == b.naptr && a.transport().is_some() && a.transport() == b.transport()
+}
+
+/// The answer that ranks this group; `None`: any cost will do, numbers compare.
+fn own_answer(group: &[Tier], snapshot: &CostSnapshot, now: Instant) -> Option<u64> {
+    if snapshot.mode == CostMode::Numerical {
+        return None;
+    }
+    let mut addrs: Vec<IpAddr> =
+        group.iter().flat_map(|t| &t.servers).flat_map(|s| s.addrs.iter().copied()).collect();
+    addrs.sort_unstable();
+    addrs.dedup();
+    snapshot.answer_for(&addrs, now)
+}
+
 impl Pass<'_> {
     fn all(&mut self, with: &Located) -> Located {
-        let rule = match self.policy.rule {
-            AltoRule::Weights if self.snapshot.mode == CostMode::Ordinal => AltoRule::Classes,
-            AltoRule::Off => AltoRule::Classes,
-            rule => rule,
-        };
-        let across =
-            self.policy.scope == AltoScope::AcrossPriorities && rule != AltoRule::Weights && !with.key.sips;
-        let joins = |a: &Tier, b: &Tier| {
-            across && a.naptr == b.naptr && a.transport().is_some() && a.transport() == b.transport()
-        };
+        let rule = effective(self.policy, self.snapshot);
+        let across = mixes(self.policy, rule, with.key.sips);
         let mut tiers = Vec::with_capacity(with.tiers.len());
-        for group in with.tiers.chunk_by(joins) {
+        for group in with.tiers.chunk_by(|a, b| across && mixable(a, b)) {
             self.group(group, rule, across, &mut tiers);
         }
         for server in tiers.iter_mut().flat_map(|t| &mut t.servers) {
@@ -164,7 +193,7 @@ impl Pass<'_> {
         let answer = self.answer_of(&servers);
         let seen: Vec<Seen> = servers.iter().map(|s| self.target(s, answer, &scale)).collect();
         let known = seen.iter().filter(|s| s.cost.is_some()).count();
-        let covered = known > 0 && known as f64 >= self.policy.min_coverage * seen.len() as f64;
+        let covers = known as f64 >= self.policy.min_coverage * seen.len() as f64;
         let mut ranking = Ranking {
             rule,
             used: Use::Applied,
@@ -173,19 +202,24 @@ impl Pass<'_> {
             overrides_priority: false,
             held: false,
         };
-        if !covered {
+        let (Some(first), 1..) = (group.first(), known) else {
+            // Nothing is left to order by, and nothing to hold.
             ranking.used = Use::NotCovered;
             let any = servers.iter().any(|s| !s.costs.is_empty());
             return out.extend(group.iter().map(|t| Tier { ranking: any.then_some(ranking), ..t.clone() }));
-        }
-        let Some(first) = group.first() else { return };
+        };
         let alike = (first.naptr, first.transport(), (!across).then_some(first.priority));
         let nth = self.groups.iter().filter(|g| **g == alike).count();
         self.groups.push(alike);
         let key = Group::Targets(alike.0, alike.1, alike.2, nth);
-        let order = self.memory.order(key, &seen, &scale, self.policy, Some(self.pin), self.now);
+        let order = self.memory.order(key, &seen, covers, &scale, self.policy, Some(self.pin), self.now);
         self.again_at = earlier(self.again_at, order.again_at);
-        (ranking.classes, ranking.held) = (order.count, order.held);
+        ranking.held = order.held;
+        if !order.covered {
+            ranking.used = Use::NotCovered;
+            return out.extend(group.iter().map(|t| Tier { ranking: Some(ranking), ..t.clone() }));
+        }
+        ranking.classes = order.count;
         if rule == AltoRule::Weights {
             let factors = scale.factors(&order.costs);
             let mut at = 0;
@@ -251,7 +285,7 @@ impl Pass<'_> {
             })
             .collect();
         let group = Group::Addresses(server.id);
-        let order = self.memory.order(group, &seen, &scale, self.policy, Some(self.pin), self.now);
+        let order = self.memory.order(group, &seen, true, &scale, self.policy, Some(self.pin), self.now);
         self.again_at = earlier(self.again_at, order.again_at);
         let mut places: Vec<usize> = (0..server.addrs.len()).collect();
         places.sort_by_key(|at| order.classes.get(*at).copied().unwrap_or(u16::MAX));
@@ -379,7 +413,7 @@ fn srv_end(located: &Located, now: Instant) -> Instant {
 }
 
 /// A number for an address within a server.
-fn address_id(addr: &std::net::IpAddr) -> u64 {
+fn address_id(addr: &IpAddr) -> u64 {
     super::draw::identity(&[addr.to_string().as_bytes()])
 }
 

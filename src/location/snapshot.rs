@@ -7,6 +7,8 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
+use smallvec::SmallVec;
+
 /// How costs compare (RFC 7285 §6.1.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CostMode {
@@ -69,23 +71,71 @@ pub struct CostSnapshot {
     pub mode: CostMode,
     /// A larger value is the better one (`tput`, `bw-residual`, `bw-available`; RFC 9439).
     pub higher_is_better: bool,
-    costs: HashMap<IpAddr, Cost, ahash::RandomState>,
+    /// Numbers: one for each address. Ranks: one for each answer that it has a rank in, by answer, since an address may
+    /// be in several sets that were asked for.
+    costs: HashMap<IpAddr, SmallVec<[Cost; 1]>, ahash::RandomState>,
+    /// Number of addresses in each answer.
+    sizes: HashMap<u64, usize, ahash::RandomState>,
 }
 
 impl CostSnapshot {
     /// Nothing known.
     pub fn new(serial: u64, mode: CostMode, higher_is_better: bool) -> Self {
-        Self { serial, mode, higher_is_better, costs: HashMap::default() }
+        Self { serial, mode, higher_is_better, ..Self::default() }
     }
 
-    /// Puts the cost of an address in, in place of an earlier one.
+    /// Puts the cost of an address in, in place of an earlier one; of ranks, in place of an earlier one in the same
+    /// answer.
     pub fn insert(&mut self, addr: IpAddr, cost: Cost) {
-        self.costs.insert(addr.to_canonical(), cost);
+        let known = self.costs.entry(addr.to_canonical()).or_default();
+        let place = match self.mode {
+            CostMode::Numerical => {
+                if known.is_empty() {
+                    Err(0)
+                } else {
+                    Ok(0)
+                }
+            }
+            CostMode::Ordinal => known.binary_search_by_key(&cost.answer, |c| c.answer),
+        };
+        match place.map(|at| known.get_mut(at)) {
+            Ok(Some(same)) => {
+                if let Some(size) = self.sizes.get_mut(&same.answer) {
+                    *size -= 1;
+                }
+                *same = cost;
+            }
+            Ok(None) => known.push(cost),
+            Err(at) => known.insert(at, cost),
+        }
+        *self.sizes.entry(cost.answer).or_default() += 1;
     }
 
-    /// The cost of an address, if there is one that may be used now.
+    /// The cost of an address, if there is one that may be used now; of several ranks that of the latest answer.
     pub fn cost(&self, addr: &IpAddr, now: Instant) -> Option<&Cost> {
-        self.costs.get(&addr.to_canonical()).filter(|c| now < c.usable_until)
+        self.usable(addr, now).next_back()
+    }
+
+    /// The rank of an address in one answer.
+    pub fn rank(&self, addr: &IpAddr, answer: u64, now: Instant) -> Option<&Cost> {
+        self.usable(addr, now).find(|c| c.answer == answer)
+    }
+
+    fn usable(&self, addr: &IpAddr, now: Instant) -> impl DoubleEndedIterator<Item = &Cost> {
+        self.costs.get(&addr.to_canonical()).into_iter().flatten().filter(move |c| now < c.usable_until)
+    }
+
+    /// The answer to be used for a set whose ranks are compared with each other (RFC 7285 §6.2): the one with ranks for
+    /// most of it, of several the one that says least of others, which is that to the question for this very set; of
+    /// several, the latest.
+    pub fn answer_for(&self, addrs: &[IpAddr], now: Instant) -> Option<u64> {
+        let mut counts: HashMap<u64, usize, ahash::RandomState> = HashMap::default();
+        for cost in addrs.iter().flat_map(|a| self.usable(a, now)) {
+            *counts.entry(cost.answer).or_default() += 1;
+        }
+        let size = |answer: &u64| self.sizes.get(answer).copied().unwrap_or(0);
+        let best = counts.iter().max_by_key(|(answer, n)| (**n, std::cmp::Reverse(size(answer)), **answer));
+        best.map(|(answer, _)| *answer)
     }
 
     /// Number of addresses with a cost.
@@ -98,10 +148,10 @@ impl CostSnapshot {
         self.costs.is_empty()
     }
 
-    /// All of them, by address.
+    /// All of them, by address; of ranks all answers' by turns.
     pub fn sorted(&self) -> Vec<(IpAddr, Cost)> {
-        let mut all: Vec<_> = self.costs.iter().map(|(a, c)| (*a, *c)).collect();
-        all.sort_unstable_by_key(|(a, _)| *a);
+        let mut all: Vec<_> = self.costs.iter().flat_map(|(a, list)| list.iter().map(|c| (*a, *c))).collect();
+        all.sort_unstable_by_key(|(a, c)| (*a, c.answer));
         all
     }
 }

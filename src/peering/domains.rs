@@ -21,7 +21,7 @@ pub enum Owner {
 }
 
 /// The domains of this element and of its peers.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Domains {
     own_names: AHashSet<Box<str>>,
     own_sockets: AHashSet<(u128, u16)>,

@@ -6,11 +6,13 @@
 pub mod domains;
 pub mod limits;
 pub mod published;
+pub mod scopes;
 pub mod sources;
 
 pub use domains::{Domains, Owner};
-pub use limits::{InstanceLimits, Ledger, Refusal, Seat};
+pub use limits::{InstanceLimits, Ledger, Refusal, Seat, Used};
 pub use published::{Published, PublishedName};
+pub use scopes::Scopes;
 pub use sources::Sources;
 
 use crate::flow::PeerId;

@@ -125,9 +125,9 @@ impl Watch {
 }
 
 /// A task that needs the event loop, while it lives.
-struct Busy<E>(Rc<Worker<E>>);
+struct Busy<E: Element>(Rc<Worker<E>>);
 
-impl<E> Drop for Busy<E> {
+impl<E: Element> Drop for Busy<E> {
     fn drop(&mut self) {
         self.0.busy.set(self.0.busy.get().saturating_sub(1));
     }

@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tokio::sync::watch;
 
-use crate::config::{AltoScope, Realm};
+use crate::config::{AltoScope, Config, Realm};
 use crate::location::{
     CostSnapshot, Instance, LocateKey, Located, Memory, Outcome, RankPolicy, Ranked, rank,
 };
+use crate::peering::Scopes;
 
 /// Most sets remembered; a further one displaces the one that has not been seen for longest.
 pub const MAX_SETS: usize = 10_000;
@@ -41,6 +42,19 @@ pub type Down = HashSet<Instance, ahash::RandomState>;
 /// Who knows of them.
 pub type AskDown = Box<dyn Fn(Instant) -> Down + Send + Sync>;
 
+/// How costs become an order, and where they may go before priorities.
+#[derive(Clone, Debug, PartialEq)]
+struct Rules {
+    rank: RankPolicy,
+    scopes: Scopes,
+}
+
+impl Rules {
+    fn of(&self, key: &LocateKey) -> RankPolicy {
+        RankPolicy { scope: self.scopes.of(&key.host), ..self.rank.clone() }
+    }
+}
+
 /// What is remembered of the order of one result.
 struct Entry {
     /// As the DNS gave it.
@@ -51,7 +65,7 @@ struct Entry {
 
 /// See the module's text. Shared by all; short locks, never held over a wait.
 pub struct Ranker {
-    policy: ArcSwapOption<RankPolicy>,
+    policy: ArcSwapOption<Rules>,
     snapshot: ArcSwap<CostSnapshot>,
     entries: Mutex<HashMap<LocateKey, Entry, ahash::RandomState>>,
     epoch: AtomicU64,
@@ -81,8 +95,20 @@ impl Default for Ranker {
 }
 
 impl Ranker {
-    /// Takes over how costs become an order; `None`: there are none. A change forgets the orders held.
+    /// Takes over how costs become an order, with the scope of the policy for all; `None`: there are none. A change
+    /// forgets the orders held.
     pub fn configure(&self, policy: Option<RankPolicy>) {
+        let rules = policy.map(|rank| Rules { scopes: Scopes::all(rank.scope), rank });
+        self.set(rules);
+    }
+
+    /// The same from a whole configuration, with what was agreed with each peer.
+    pub fn configure_from(&self, config: &Config) {
+        let rules = RankPolicy::of(config).map(|rank| Rules { rank, scopes: Scopes::new(config) });
+        self.set(rules);
+    }
+
+    fn set(&self, policy: Option<Rules>) {
         if self.policy.load().as_deref() == policy.as_ref() {
             return;
         }
@@ -100,6 +126,7 @@ impl Ranker {
         else {
             return Ranked { located, again_at: None };
         };
+        let policy = policy.of(&located.key);
         // A result is used as long as it is looked at, which need not be built anew for hours.
         self.want_all(&located, &policy, now);
         let mut entries = self.entries();
@@ -191,7 +218,7 @@ impl Ranker {
         for key in keys {
             // One lock each, so that locations need not wait for all.
             if let (Some(policy), Some(entry)) = (self.policy.load_full(), self.entries().get_mut(&key)) {
-                let _ = self.decide(entry, &policy, now);
+                let _ = self.decide(entry, &policy.of(&key), now);
             }
         }
         self.epoch.fetch_add(1, Ordering::Release);

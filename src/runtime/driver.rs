@@ -21,7 +21,7 @@ use crate::config::Listen;
 use crate::flow::{ConnId, Origin, SendFailure, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation};
 use crate::proxy::Policy;
-use crate::shard::io::{Event, Input, Output, Passed, Send, SendToken, Ticket, Update};
+use crate::shard::io::{Event, Input, Output, Passed, ReadAhead, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
 
 use super::alone::{Bell, STAY};
@@ -29,11 +29,11 @@ use super::call_records::Offer;
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
 use super::events::{EventLog, PeerNames};
-use super::hep::Tap;
-use super::pace::{Pace, Spread};
+use super::pace::{Cores, Pace, Spread};
 use super::pool::Pool;
 use super::quoted::quotes_call_id;
 use super::sys::{self, BATCH, SendBatch};
+use super::tap::Tap;
 use super::tls::Tls;
 use super::tls::gate::{Gate, Turns};
 use super::tls::words::FailureLog;
@@ -91,8 +91,8 @@ pub(super) struct Node<E> {
     pub(super) policy: ArcSwapOption<Policy>,
     /// Takes the events of calls; empty without `[records]`.
     pub(super) records: OnceLock<Offer>,
-    /// Takes a copy of every message; empty without `[hep]`.
-    pub(super) hep: OnceLock<Tap>,
+    /// Takes copies of messages for those who look at the wire.
+    pub(super) tap: Arc<Tap>,
 }
 
 /// One shard, and the worker's appointment with it.
@@ -176,6 +176,13 @@ pub(super) struct Arrived<'a> {
     pub(super) bytes: &'a [u8],
 }
 
+/// A message, and whose it is.
+struct Owned<'a> {
+    owner: usize,
+    message: &'a Arrived<'a>,
+    ahead: Option<ReadAhead<'a>>,
+}
+
 /// Something to do after unlocking, in order.
 enum Step {
     Stream(Send),
@@ -191,12 +198,13 @@ enum Step {
 }
 
 /// One thread's side of the node.
-pub(super) struct Worker<E> {
+pub(super) struct Worker<E: Element> {
     pub(super) index: usize,
     pub(super) node: Arc<Node<E>>,
     /// This worker's socket of each UDP listener, by listener.
-    udp: Vec<Option<Rc<UdpSocket>>>,
+    pub(super) udp: Vec<Option<Rc<UdpSocket>>>,
     steps: RefCell<VecDeque<Step>>,
+    reader: RefCell<E::Reader>,
     /// Tasks under way that need the event loop.
     pub(super) busy: Cell<usize>,
     settling: Cell<bool>,
@@ -205,13 +213,16 @@ pub(super) struct Worker<E> {
     log: RefCell<EventLog>,
     /// Of the handshakes on this worker.
     pub(super) turns: Turns,
-    pace: RefCell<Pace>,
+    pub(super) pace: RefCell<Pace>,
     /// Messages of reads that have emptied their connections since the last turn of [`Worker::rest`].
-    read: Cell<usize>,
+    pub(super) read: Cell<usize>,
     /// Tells that task of them.
-    emptied: Notify,
+    pub(super) emptied: Notify,
     /// Over how many workers datagrams are spread; worker 0 decides.
-    spread: RefCell<Option<Spread>>,
+    pub(super) spread: RefCell<Option<Spread>>,
+    pub(super) cores: Cores,
+    /// A deadline and its grid line: the last that were asked for.
+    line: Cell<(Instant, u64)>,
 }
 
 /// Gives one input to an element. A panic is a bug that must not take the node down: the message
@@ -230,9 +241,9 @@ impl<E: Element> Worker<E> {
         let spread = decides.then(|| Spread::new(workers, Instant::now(), sys::thread_time()));
         Rc::new(Self {
             index,
-            node,
             udp,
             steps: RefCell::default(),
+            reader: RefCell::default(),
             busy: Cell::new(0),
             settling: Cell::new(false),
             send_batch: RefCell::new(SendBatch::new()),
@@ -243,6 +254,9 @@ impl<E: Element> Worker<E> {
             read: Cell::default(),
             emptied: Notify::new(),
             spread: RefCell::new(spread),
+            cores: Cores::default(),
+            line: Cell::new((node.epoch, 0)),
+            node,
         })
     }
 
@@ -257,9 +271,8 @@ impl<E: Element> Worker<E> {
         let messages = u32::try_from(batch.len()).unwrap_or(u32::MAX);
         let waited = waited.map(|delay| (delay, messages));
         if shards == 1 {
-            self.visit(0, now, waited, batch.iter());
-        } else if let [only] = batch {
-            self.visit(E::shard_of(only.bytes, self.node.secret, shards) % shards, now, waited, batch.iter());
+            let mut element = self.node.slots[0].lock();
+            self.visit_locked(0, &mut element, now, waited, batch.iter().map(|m| (m, None)));
         } else {
             self.visit_owners(now, waited, batch, shards);
         }
@@ -274,31 +287,43 @@ impl<E: Element> Worker<E> {
         batch: &[Arrived<'_>],
         shards: usize,
     ) {
-        let owners: SmallVec<[usize; BATCH]> =
-            batch.iter().map(|m| E::shard_of(m.bytes, self.node.secret, shards) % shards).collect();
-        let of = |shard: usize| batch.iter().zip(&owners).filter(move |(_, o)| **o == shard).map(|(m, _)| m);
+        let (limits, secret) = (&self.node.settings.limits, self.node.secret);
+        let mut owned: SmallVec<[Owned<'_>; BATCH]> = {
+            let mut reader = self.reader.borrow_mut();
+            let read = |m| {
+                let Arrived { origin, bytes }: &Arrived<'_> = m;
+                let (owner, ahead) = E::read_ahead(&mut reader, origin, bytes, limits, secret, shards);
+                Owned { owner: owner % shards, message: m, ahead }
+            };
+            batch.iter().map(read).collect()
+        };
         let mut busy: SmallVec<[usize; BATCH]> = SmallVec::new();
         // Own shard first: its lock is the least likely to be held by somebody else.
-        for shard in (0..shards).map(|i| (self.index + i) % shards).filter(|s| owners.contains(s)) {
+        for shard in (0..shards).map(|i| (self.index + i) % shards) {
+            if !owned.iter().any(|o| o.owner == shard) {
+                continue;
+            }
             match self.node.slots[shard].try_lock() {
-                Some(mut element) => self.visit_locked(shard, &mut element, now, waited, of(shard)),
+                Some(mut element) => self.visit_owner(shard, &mut element, now, waited, &mut owned),
                 None => busy.push(shard),
             }
         }
         for shard in busy {
-            self.visit(shard, now, waited, of(shard));
+            self.visit_owner(shard, &mut *self.node.slots[shard].lock(), now, waited, &mut owned);
         }
     }
 
-    fn visit<'a>(
+    fn visit_owner(
         &self,
         shard: usize,
+        element: &mut E,
         now: Instant,
         waited: Option<(Duration, u32)>,
-        messages: impl Iterator<Item = &'a Arrived<'a>>,
+        owned: &mut [Owned<'_>],
     ) {
-        let mut element = self.node.slots[shard].lock();
-        self.visit_locked(shard, &mut element, now, waited, messages);
+        let messages = owned.iter_mut().filter(|o| o.owner == shard).map(|o| (o.message, o.ahead.take()));
+        self.visit_locked(shard, element, now, waited, messages);
+        element.give_back(&mut self.reader.borrow_mut());
     }
 
     fn visit_locked<'a>(
@@ -307,17 +332,20 @@ impl<E: Element> Worker<E> {
         element: &mut E,
         now: Instant,
         waited: Option<(Duration, u32)>,
-        messages: impl Iterator<Item = &'a Arrived<'a>>,
+        messages: impl Iterator<Item = (&'a Arrived<'a>, Option<ReadAhead<'a>>)>,
     ) {
         if let Some((delay, messages)) = waited {
             feed(element, now, Input::Waited { delay, messages }, self.counters());
-            self.collect(shard, element, now);
         }
-        for m in messages {
-            if let Some(hep) = self.node.hep.get() {
-                hep.received(now, &m.origin, m.bytes);
+        for (Arrived { origin, bytes }, ahead) in messages {
+            if self.node.tap.is_on() {
+                self.node.tap.received(now, origin, bytes);
             }
-            feed(element, now, Input::Message { origin: &m.origin, bytes: m.bytes }, self.counters());
+            let input = match ahead {
+                Some(ahead) => Input::Read { origin, bytes, ahead },
+                None => Input::Message { origin, bytes },
+            };
+            feed(element, now, input, self.counters());
             self.collect(shard, element, now);
         }
         self.leave(shard, element, now, false);
@@ -338,8 +366,10 @@ impl<E: Element> Worker<E> {
     fn collect(&self, shard: usize, element: &mut E, now: Instant) {
         let mut steps = self.steps.borrow_mut();
         while let Some(output) = element.poll_output() {
-            if let (Some(hep), Output::Send(send)) = (self.node.hep.get(), &output) {
-                hep.sending(now, send, &self.node.listen);
+            if self.node.tap.is_on()
+                && let Output::Send(send) = &output
+            {
+                self.node.tap.sending(now, send, &self.node.listen);
             }
             match output {
                 Output::Send(send) if send.hop.transport == Transport::Udp => {
@@ -383,7 +413,7 @@ impl<E: Element> Worker<E> {
             self.collect(shard, element, now);
             next = element.poll_timeout();
         }
-        let line = next.map_or(u64::MAX, |t| self.node.grid_line(t));
+        let line = next.map_or(u64::MAX, |t| self.line_of(t));
         let slot = &self.node.slots[shard];
         if appointed {
             slot.announced.store(line, Ordering::SeqCst);
@@ -394,6 +424,17 @@ impl<E: Element> Worker<E> {
                 slot.attend();
             }
         }
+    }
+
+    /// [`Node::grid_line`]; the earliest deadline of a shard is mostly the one that it was before.
+    fn line_of(&self, t: Instant) -> u64 {
+        let (known, line) = self.line.get();
+        if known == t {
+            return line;
+        }
+        let line = self.node.grid_line(t);
+        self.line.set((t, line));
+        line
     }
 
     /// Carries out everything that the shards asked for, and what follows from that.
@@ -489,55 +530,6 @@ impl<E: Element> Worker<E> {
             for shard in 0..shards {
                 self.enter(shard, now, Input::Undeliverable { to, payload });
             }
-        }
-    }
-
-    /// After a turn that emptied a UDP socket of `n` datagrams: true when it is to look again at
-    /// once, having rested while more came in.
-    pub(super) fn pause(&self, n: usize, now: Instant) -> bool {
-        let mut pace = self.pace.borrow_mut();
-        let Some(rest) = pace.rest_after(now, n) else { return false };
-        // The thread itself: were only the task to wait, the event loop would still be woken by
-        // every datagram. The worker's other tasks wait this moment with it.
-        std::thread::sleep(rest);
-        pace.rested(now, Instant::now());
-        true
-    }
-
-    /// After a turn that did or did not empty a UDP socket: looks now and then whether datagrams
-    /// should go to more workers, or to fewer.
-    pub(super) fn balance(&self, emptied: bool, now: Instant) {
-        let mut spread = self.spread.borrow_mut();
-        let Some(spread) = spread.as_mut() else { return };
-        spread.turn_ended(emptied);
-        if !spread.is_due(now) {
-            return;
-        }
-        if let Some(members) = spread.sample(now, sys::thread_time()) {
-            for socket in self.udp.iter().flatten() {
-                socket.spread_over(members);
-            }
-            self.counters().udp_workers.store(members as u64, Ordering::Relaxed);
-        }
-    }
-
-    /// A connection has been emptied of so many messages.
-    pub(super) fn emptied(&self, messages: usize) {
-        if messages > 0 {
-            self.read.set(self.read.get().saturating_add(messages));
-            self.emptied.notify_one();
-        }
-    }
-
-    /// Under a steady load rests between the reads of connections, so that the next messages come, and leave, several
-    /// at a time. A task of its own, so its turn comes after those of all connections that had something to read
-    /// or to write, and once for all of them.
-    pub(super) async fn rest(self: Rc<Self>) {
-        loop {
-            self.emptied.notified().await;
-            // What has been forwarded is written first.
-            tokio::task::yield_now().await;
-            self.pause(self.read.take(), Instant::now());
         }
     }
 

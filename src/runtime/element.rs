@@ -5,12 +5,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::flow::Origin;
 use crate::location::{LocateKey, Located};
-use crate::shard::io::{Input, Output};
+use crate::shard::io::{Input, Output, ReadAhead};
+use crate::wire::Limits;
 
 /// The element as the runtime sees it: input, timeout, outputs. A pure value; all four methods
 /// return without waiting for anything.
 pub trait Element: Send + 'static {
+    /// What a worker keeps for reading messages before it knows their shards.
+    type Reader: Default;
+
     /// Something happened.
     fn handle_input(&mut self, now: Instant, input: Input<'_>);
     /// The time of [`Element::poll_timeout`] has come, or passed.
@@ -21,6 +26,21 @@ pub trait Element: Send + 'static {
     fn poll_timeout(&self) -> Option<Instant>;
     /// Which of `shards` elements a message belongs to: the same one for all messages of a call.
     fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize;
+
+    /// The same, reading as much as will be needed anyway, outside of the shard's lock.
+    fn read_ahead<'a>(
+        _reader: &mut Self::Reader,
+        _origin: &Origin,
+        bytes: &[u8],
+        _limits: &'a Limits,
+        secret: u64,
+        shards: usize,
+    ) -> (usize, Option<ReadAhead<'a>>) {
+        (Self::shard_of(bytes, secret, shards), None)
+    }
+
+    /// Gives back the room of what was read ahead.
+    fn give_back(&mut self, _reader: &mut Self::Reader) {}
 }
 
 /// A future that can be kept and sent.

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::flow::Origin;
 use crate::location::{LocateKey, Located};
-use crate::shard::{Input, Output};
+use crate::shard::io::ReadAhead;
+use crate::shard::{Input, Output, Reader};
+use crate::wire::Limits;
 
 use super::dns::Resolver;
 use super::element::{BoxFuture, Element, Locator};
@@ -21,6 +24,8 @@ impl Locator for Resolver {
 }
 
 impl Element for crate::shard::Shard {
+    type Reader = Reader;
+
     fn handle_input(&mut self, now: Instant, input: Input<'_>) {
         crate::shard::Shard::handle_input(self, now, input);
     }
@@ -39,5 +44,20 @@ impl Element for crate::shard::Shard {
 
     fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize {
         crate::shard::shard_of(bytes, secret, shards)
+    }
+
+    fn read_ahead<'a>(
+        reader: &mut Reader,
+        origin: &Origin,
+        bytes: &[u8],
+        limits: &'a Limits,
+        secret: u64,
+        shards: usize,
+    ) -> (usize, Option<ReadAhead<'a>>) {
+        reader.read(origin, bytes, limits, secret, shards)
+    }
+
+    fn give_back(&mut self, reader: &mut Reader) {
+        crate::shard::Shard::give_back(self, reader);
     }
 }

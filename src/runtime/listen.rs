@@ -21,11 +21,23 @@ const BUFFER: usize = 4 * 1024 * 1024;
 /// Connections waiting to be accepted.
 const BACKLOG: i32 = 1024;
 
+/// What an operator can do about an address that cannot be bound; begins with a colon.
+pub fn bind_hint(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::AddrInUse => ": another program has it, `ss -lnptu` tells which",
+        io::ErrorKind::AddrNotAvailable => {
+            ": this machine has no such address, `ip address` lists those it has"
+        }
+        io::ErrorKind::PermissionDenied => ": a port below 1024 takes the capability CAP_NET_BIND_SERVICE",
+        _ => "",
+    }
+}
+
 /// Why the sockets could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// A listener's socket.
-    #[error("listener {} ({transport} {bind}): {cause}", listener.0)]
+    #[error("listener {} ({transport} {bind}): {cause}{}", listener.0, bind_hint(cause))]
     Listen {
         /// Which listener.
         listener: ListenerId,

@@ -10,6 +10,7 @@
 mod alone;
 pub mod alto;
 pub mod call_records;
+pub mod capture;
 mod carrier;
 pub mod costs;
 mod counters;
@@ -23,6 +24,7 @@ mod follow;
 pub mod glance;
 mod glue;
 pub mod hep;
+mod instances;
 mod listen;
 pub mod log;
 pub mod node;
@@ -33,9 +35,11 @@ mod probe;
 mod quoted;
 mod random;
 mod records;
+mod rest;
 pub mod secret;
 mod stream;
 mod sys;
+mod tap;
 #[cfg(test)]
 mod tests;
 pub mod tls;
@@ -63,7 +67,7 @@ use crate::wire::Limits;
 
 pub use counters::{Counters, Direction, DropReason};
 pub use element::{BoxFuture, Element, Locator};
-pub use listen::StartError;
+pub use listen::{StartError, bind_hint};
 
 use alone::Watch;
 use driver::{Node, Settings, Slot, Worker};
@@ -201,7 +205,7 @@ fn start_spread<E: Element>(
         peers: Default::default(),
         policy: ArcSwapOption::empty(),
         records: OnceLock::new(),
-        hep: OnceLock::new(),
+        tap: Arc::default(),
     });
     Counters::add(&node.counters.udp_workers, udp_workers);
     let mut handle = Handle { node, threads: Vec::with_capacity(workers), sockets: twins };
@@ -277,14 +281,16 @@ impl<E: Element> Handle<E> {
         self.node.policy.store(Some(policy));
     }
 
-    /// Where the events of calls and copies of messages go; told once, by whoever starts the node.
-    fn watch(&self, records: Option<&call_records::CallRecords>, capture: Option<&hep::Capture>) {
+    /// Where the events of calls go; told once, by whoever starts the node.
+    fn watch(&self, records: Option<&call_records::CallRecords>) {
         if let Some(records) = records {
             let _ = self.node.records.set(records.offers());
         }
-        if let Some(capture) = capture {
-            let _ = self.node.hep.set(capture.tap());
-        }
+    }
+
+    /// Where copies of messages come from.
+    fn tap(&self) -> &Arc<tap::Tap> {
+        &self.node.tap
     }
 
     /// Certificates and authorities in force; `None` without `[tls]`.

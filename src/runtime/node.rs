@@ -2,7 +2,6 @@
 //!
 //! What is asked of the shards is copied out under their locks and worked on outside.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,13 +11,13 @@ use arc_swap::ArcSwap;
 
 use crate::config::{self, Config, Listen, Realm};
 use crate::flow::PeerId;
-use crate::location::{Instance, RankPolicy, Standing};
+use crate::location::{Instance, Standing};
 use crate::peering::{Ledger, Published};
 use crate::proxy::Policy;
 use crate::shard::{Seeds, Shard, Stats, Update};
 
 use super::call_records::CallRecords;
-use super::costs::Down;
+use super::capture::Captures;
 use super::dns::{EnabledByRealm, Resolver};
 use super::fixed::keep_fixed;
 use super::hep::Capture;
@@ -28,9 +27,6 @@ use super::tls::{Certificate, Tls};
 use super::upgrade::channel::Secrets;
 use super::upgrade::{Desk, Heritage, Predecessor};
 use super::{Counters, Handle, alto, follow, probe, secret, start_from, workers};
-
-/// Most instances listed.
-const MAX_LISTED: usize = 4096;
 
 /// An instance of a peer (`None`: the core's) and how it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +63,8 @@ pub struct Node {
     handle: Handle<Shard>,
     /// After the handle: it is dropped, and so writes its last lines, when no worker runs any more.
     records: Option<CallRecords>,
-    capture: Option<Capture>,
+    hep: Option<Capture>,
+    captures: Captures,
     resolver: Resolver,
     ledger: Arc<Ledger>,
     secrets: Secrets,
@@ -82,7 +79,7 @@ pub struct Node {
     reloads: [AtomicU64; 2],
     /// Held while a configuration is taken over.
     reloading: Mutex<()>,
-    probed: ArcSwap<Vec<(PeerId, Instance)>>,
+    pub(super) probed: ArcSwap<Vec<(PeerId, Instance)>>,
     /// Tells the prober of a new policy.
     policy_changed: Arc<tokio::sync::Notify>,
     /// Tells who follows the names in `sources` of a new policy.
@@ -132,18 +129,20 @@ impl Node {
         let ledger = Arc::new(Ledger::new(Instant::now()));
         let policy = Arc::new(Policy::new(Arc::clone(&config), Arc::clone(&ledger), secrets.dialog, None));
         let resolver = Resolver::new(&config.dns, enabled(&policy), config.limits.dns_entries, tokio.clone());
-        resolver.ranker().configure(RankPolicy::of(&config));
+        resolver.ranker().configure_from(&config);
         let records =
             config.records.as_ref().map(|r| CallRecords::start(r, Arc::clone(&policy))).transpose()?;
-        let capture = config.hep.as_ref().map(Capture::start).transpose().map_err(NodeError::Hep)?;
         let shards = shards(&policy, &secrets)?;
         let handle = start_from(&config, shards, Arc::new(resolver.clone()), secrets.owner, heritage)?;
-        handle.watch(records.as_ref(), capture.as_ref());
+        let hep = config.hep.as_ref().map(|h| Capture::start(h, handle.tap()).map_err(NodeError::Hep));
+        handle.watch(records.as_ref());
+        let captures = Captures::new(Arc::clone(handle.tap()));
         let node = Arc::new(Self {
             policy: ArcSwap::new(Arc::clone(&policy)),
             handle,
             records,
-            capture,
+            hep: hep.transpose()?,
+            captures,
             resolver,
             ledger,
             secrets,
@@ -217,9 +216,14 @@ impl Node {
         self.records.as_ref()
     }
 
-    /// What copies messages; `None` without `[hep]`.
-    pub fn capture(&self) -> Option<&Capture> {
-        self.capture.as_ref()
+    /// What copies messages to a capture server; `None` without `[hep]`.
+    pub fn hep(&self) -> Option<&Capture> {
+        self.hep.as_ref()
+    }
+
+    /// Captures on demand.
+    pub fn captures(&self) -> &Captures {
+        &self.captures
     }
 
     /// The ALTO client.
@@ -373,7 +377,7 @@ impl Node {
         self.name_peers(&policy);
         self.resolver.set_enabled(enabled(&policy));
         self.resolver.reconfigure(&config.dns);
-        self.resolver.ranker().configure(RankPolicy::of(&config));
+        self.resolver.ranker().configure_from(&config);
         if let Some(records) = &self.records {
             records.set_policy(Arc::clone(&policy));
         }
@@ -469,49 +473,6 @@ impl Node {
         self.each(|shard| shard.open()).into_iter().sum()
     }
 
-    /// Instances of which something is remembered, with the worst standing of all shards.
-    pub fn health(&self, now: Instant) -> BTreeMap<Instance, Standing> {
-        let mut worst: BTreeMap<Instance, Standing> = BTreeMap::new();
-        for (instance, standing) in self.each(|shard| shard.health(now)).into_iter().flatten() {
-            let known = worst.entry(instance).or_insert(standing);
-            if badness(&standing) > badness(known) {
-                *known = standing;
-            }
-        }
-        worst
-    }
-
-    /// The instances that are down.
-    fn down(&self, now: Instant) -> Down {
-        let down = |s: &Standing| matches!(s, Standing::Down { .. } | Standing::ProbedDown);
-        self.health(now).into_iter().filter(|(_, s)| down(s)).map(|(i, _)| i).collect()
-    }
-
-    /// The instances that were located for calls within the last hour, or are probed; by peer, then instance.
-    pub fn instances(&self, now: Instant) -> Vec<Listed> {
-        let health = self.health(now);
-        let mut all: BTreeMap<(Option<PeerId>, Instance), bool> = BTreeMap::new();
-        for (peer, instance) in self.probed.load().iter() {
-            all.insert((Some(*peer), *instance), true);
-        }
-        for (peer, located) in self.stats().locations(now) {
-            for instance in located.instances() {
-                if all.len() >= MAX_LISTED {
-                    break;
-                }
-                all.entry((peer, instance)).or_insert(false);
-            }
-        }
-        all.into_iter()
-            .map(|((peer, instance), probed)| Listed {
-                peer,
-                instance,
-                standing: health.get(&instance).copied().unwrap_or(Standing::Up),
-                probed,
-            })
-            .collect()
-    }
-
     /// Gives news to one shard, or to all of them.
     pub(super) fn update(&self, shard: Option<usize>, update: Update) {
         match shard {
@@ -525,12 +486,12 @@ impl Node {
         self.probed.store(Arc::new(instances));
     }
 
-    /// Asks every shard in turn.
     /// Looks at one shard, under its lock. `None`: there is no such shard.
     pub(super) fn with_shard<R>(&self, at: usize, ask: impl FnOnce(&mut Shard) -> R) -> Option<R> {
         self.handle.with_shard(at, ask)
     }
 
+    /// Asks every shard in turn.
     pub(super) fn each<R>(&self, ask: impl Fn(&mut Shard) -> R) -> Vec<R> {
         (0..self.handle.shards()).filter_map(|at| self.handle.with_shard(at, &ask)).collect()
     }
@@ -542,16 +503,6 @@ async fn watch_certificates(node: Weak<Node>) {
         node.tell_of_certificates();
         drop(node);
         tokio::time::sleep(Duration::from_secs(86_400)).await;
-    }
-}
-
-/// Order of standings, worse ones higher.
-fn badness(standing: &Standing) -> (u8, Option<Instant>) {
-    match standing {
-        Standing::Up => (0, None),
-        Standing::Trial => (1, None),
-        Standing::Down { until } => (2, Some(*until)),
-        Standing::ProbedDown => (3, None),
     }
 }
 

@@ -7,6 +7,7 @@
 //! a steady load does better to rest for a moment than to be woken for the next datagram alone.
 //! When little is going on, neither delays anything.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 /// How often the load is looked at.
@@ -50,7 +51,8 @@ impl Spread {
     }
 
     /// Takes the thread's time on a core so far; returns the new number of workers if it changes.
-    pub(super) fn sample(&mut self, now: Instant, cpu: Duration) -> Option<usize> {
+    /// Never more than there are `cores` for: the process may be bound to fewer than the machine has.
+    pub(super) fn sample(&mut self, now: Instant, cpu: Duration, cores: usize) -> Option<usize> {
         let wall = now.saturating_duration_since(self.since).as_micros().max(1);
         let load = cpu.saturating_sub(self.cpu).as_micros() * 100 / wall;
         (self.since, self.cpu) = (now, cpu);
@@ -58,7 +60,9 @@ impl Spread {
         let behind = self.behind >= BEHIND || (self.behind > 0 && self.behind == self.turns);
         (self.turns, self.behind) = (0, 0);
         let fewer = self.active.saturating_sub(1);
-        let active = if (load > BUSY || behind) && self.active < self.workers {
+        let active = if self.active > cores.max(1) {
+            cores.max(1)
+        } else if (load > BUSY || behind) && self.active < self.workers.min(cores) {
             self.active + 1
         } else if fewer > 0 && !behind && load * self.active as u128 / (fewer as u128) < EASY {
             fewer
@@ -67,6 +71,28 @@ impl Spread {
         };
         self.active = active;
         Some(active)
+    }
+}
+
+/// How often it is asked how many cores there are: it takes a few system calls.
+const CORES_ASKED: Duration = Duration::from_secs(1);
+
+/// On how many cores this thread may run now: affinity and quotas of control groups count, and both may change while
+/// the process runs.
+#[derive(Debug, Default)]
+pub(super) struct Cores(Cell<Option<(Instant, usize)>>);
+
+impl Cores {
+    /// At least one.
+    pub(super) fn get_or_look(&self, now: Instant) -> usize {
+        match self.0.get() {
+            Some((asked, cores)) if now.saturating_duration_since(asked) < CORES_ASKED => cores,
+            _ => {
+                let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+                self.0.set(Some((now, cores)));
+                cores
+            }
+        }
     }
 }
 
@@ -150,7 +176,7 @@ mod tests {
             now += SAMPLE;
             cpu += SAMPLE * percent / 100;
             assert!(spread.is_due(now));
-            spread.sample(now, cpu)
+            spread.sample(now, cpu, 8)
         };
         assert_eq!(step(50), None);
         assert_eq!(step(90), Some(2));
@@ -170,13 +196,24 @@ mod tests {
         for n in 0..2 * BEHIND {
             spread.turn_ended(n % 2 == 0);
         }
-        assert_eq!(spread.sample(now + SAMPLE, SAMPLE / 10), Some(2));
-        assert_eq!(spread.sample(now + 2 * SAMPLE, SAMPLE / 5), Some(1), "over again");
+        assert_eq!(spread.sample(now + SAMPLE, SAMPLE / 10, 2), Some(2));
+        assert_eq!(spread.sample(now + 2 * SAMPLE, SAMPLE / 5, 2), Some(1), "over again");
         spread.turn_ended(false);
-        assert_eq!(spread.sample(now + 3 * SAMPLE, SAMPLE / 5), Some(2), "one long turn, and more to do");
+        assert_eq!(spread.sample(now + 3 * SAMPLE, SAMPLE / 5, 2), Some(2), "one long turn, and more to do");
         spread.turn_ended(false);
         spread.turn_ended(true);
-        assert_eq!(spread.sample(now + 4 * SAMPLE, SAMPLE / 5), Some(1), "one of several");
+        assert_eq!(spread.sample(now + 4 * SAMPLE, SAMPLE / 5, 2), Some(1), "one of several");
+    }
+
+    #[test]
+    fn there_are_no_more_workers_than_cores_to_run_them() {
+        let now = Instant::now();
+        let mut spread = Spread::new(4, now, Duration::ZERO);
+        assert_eq!(spread.sample(now + SAMPLE, SAMPLE, 1), None, "busy, on the only core");
+        assert_eq!(spread.sample(now + 2 * SAMPLE, 2 * SAMPLE, 4), Some(2));
+        assert_eq!(spread.sample(now + 3 * SAMPLE, 3 * SAMPLE, 4), Some(3));
+        assert_eq!(spread.sample(now + 4 * SAMPLE, 4 * SAMPLE, 1), Some(1), "bound to one since");
+        assert_eq!(spread.sample(now + 5 * SAMPLE, 5 * SAMPLE, 0), None, "unknown: one");
     }
 
     #[test]

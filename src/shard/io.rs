@@ -10,6 +10,7 @@ use crate::flow::{ConnId, Hop, ListenerId, Origin, PeerId, SendFailure, Transpor
 use crate::location::{Instance, LocateKey, Located, Observation};
 use crate::proxy::Policy;
 use crate::proxy::decision::Record;
+use crate::wire::{Index, Limits, Unusable};
 
 /// Names a transaction of a shard to the shell, so that a failure to send finds its way back.
 /// Carries a generation: a token of something long gone is ignored.
@@ -29,6 +30,15 @@ pub enum Input<'a> {
         origin: &'a Origin,
         /// Its octets.
         bytes: &'a [u8],
+    },
+    /// The same, read already; see [`super::Reader`].
+    Read {
+        /// Where it came from.
+        origin: &'a Origin,
+        /// Its octets.
+        bytes: &'a [u8],
+        /// What they are.
+        ahead: ReadAhead<'a>,
     },
     /// Messages of one socket are about to come: how long they had to wait.
     Waited {
@@ -74,6 +84,15 @@ pub enum Input<'a> {
     },
     /// News from the node.
     Update(Update),
+}
+
+/// A message as read before its shard was locked.
+#[derive(Debug)]
+pub struct ReadAhead<'a> {
+    pub(super) index: Arc<Index>,
+    pub(super) read: Result<(), Unusable>,
+    /// What it was measured by.
+    pub(super) limits: &'a Limits,
 }
 
 /// News that every shard gets.

@@ -34,15 +34,16 @@ use memchr::memmem::Finder;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::flow::PeerId;
+use crate::flow::{Origin, PeerId};
 use crate::location::{Health, HealthPolicy, Instance, Observation, Standing};
+use crate::peering::Party;
 use crate::proxy::decision::{Record, Ring};
 use crate::proxy::{Context, Policy};
 use crate::transaction::{Effects, KeySecrets, Lanes, ServerKey, Timer};
-use crate::wire::{Framing, Index, Message};
+use crate::wire::{Index, Message, Unusable};
 
 pub use io::{CallEnd, CallEvent, Event, Input, Output, Passed, Send, SendToken, Ticket, Update};
-pub use owner::shard_of;
+pub use owner::{Reader, shard_of};
 pub(crate) use returns::top_via;
 pub use slots::Handle;
 pub use stats::{BUCKETS, Histogram, Stats};
@@ -190,28 +191,17 @@ impl Shard {
             Input::Waited { delay, messages } => self.core.waited(now, delay, messages),
             Input::Message { bytes, .. } if self.core.is_shed_ack(bytes) => self.core.stats.drop("shed_ack"),
             Input::Message { origin, bytes } => {
-                let limits = self.core.policy.limits;
-                let framing = if origin.conn.is_some() { Framing::Stream } else { Framing::Datagram };
                 let mut index = self.spare.pop().unwrap_or_default();
-                let read = match Arc::get_mut(&mut index) {
-                    Some(room) => room.read(bytes, &limits, framing),
-                    // Only what nobody else holds is kept.
-                    None => return,
-                };
-                let msg = &Message::new(bytes, &index);
-                match read {
-                    Ok(()) if self.core.leaving && self.pass_on(origin, msg) => {}
-                    Ok(()) if msg.is_request() => self.on_request(now, origin, msg, &index),
-                    Ok(()) => self.on_response(now, msg),
-                    Err(unusable) => self.core.stats.drop(unusable.label()),
-                }
-                // A request under way may keep it.
-                if Arc::strong_count(&index) == 1 {
-                    self.spare.push(index);
-                }
-                self.spare.extend(self.core.unused.take());
-                self.spare.truncate(SPARE);
+                // Only what nobody else holds is kept.
+                let Some(room) = Arc::get_mut(&mut index) else { return };
+                let read = room.read(bytes, &self.core.policy.limits, owner::framing_of(origin));
+                self.on_message(now, origin, bytes, index, read);
             }
+            Input::Read { origin, bytes, ahead } if *ahead.limits == self.core.policy.limits => {
+                self.on_message(now, origin, bytes, ahead.index, ahead.read);
+            }
+            // The limits have changed since.
+            Input::Read { origin, bytes, .. } => self.handle_input(now, Input::Message { origin, bytes }),
             Input::Located { ticket, result } => self.on_located(now, ticket, result),
             Input::Sent { token, conn, reused } => self.on_sent(token, conn, reused),
             Input::SendFailed { token, failure } => self.on_send_failed(now, token, failure),
@@ -220,6 +210,28 @@ impl Shard {
             Input::Update(update) => self.on_update(now, update),
         }
         self.check_invariants();
+    }
+
+    fn on_message(
+        &mut self,
+        now: Instant,
+        origin: &Origin,
+        bytes: &[u8],
+        index: Arc<Index>,
+        read: Result<(), Unusable>,
+    ) {
+        let msg = &Message::new(bytes, &index);
+        match read {
+            Ok(()) if self.core.leaving && self.pass_on(origin, msg) => {}
+            Ok(()) if msg.is_request() => self.on_request(now, origin, msg, &index),
+            Ok(()) => self.on_response(now, msg),
+            Err(unusable) => self.core.stats.drop(unusable.label()),
+        }
+        self.spare.extend(self.core.unused.take());
+        // A request under way may keep it.
+        if self.spare.len() < SPARE && Arc::strong_count(&index) == 1 {
+            self.spare.push(index);
+        }
     }
 
     /// A timer may have run out.
@@ -268,6 +280,11 @@ impl Shard {
     /// Calls counted now.
     pub fn calls(&self) -> usize {
         self.core.calls.len()
+    }
+
+    /// By what the ledger knows an instance of a party; the same in all shards.
+    pub fn seat_key(&self, to: Party, instance: &Instance) -> u64 {
+        self.core.call_hash.hash_one((to, instance))
     }
 
     /// Timers armed, stale ones included.

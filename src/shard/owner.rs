@@ -1,12 +1,17 @@
 //! Which shard owns a message, told from as few of its octets as will do.
 
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 use ahash::RandomState;
 use memchr::memchr;
 use memchr::memmem::Finder;
 
+use crate::flow::Origin;
 use crate::transaction::Branch;
+use crate::wire::{Framing, Index, Limits, Message};
+
+use super::io::ReadAhead;
+use super::{SPARE, Shard};
 
 /// The shard that owns a message: by a keyed hash of its Call-ID, found without parsing the rest.
 /// A message without one belongs to shard 0.
@@ -18,6 +23,67 @@ pub fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize {
         return shard;
     }
     plain_call_id(bytes).or_else(|| find_call_id(bytes)).map_or(0, |id| owner_of(id, secret, shards))
+}
+
+/// Reads messages before their shards are locked: the lock is held for less long, and what names the shard need not
+/// be searched for.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// Room for the indexes of the next messages.
+    spare: Vec<Arc<Index>>,
+}
+
+impl Reader {
+    /// The shard that owns a message, as by [`shard_of`], and the message as read for it. ACKs are left to the
+    /// shard, which drops those to its own refusals unread.
+    pub fn read<'a>(
+        &mut self,
+        origin: &Origin,
+        bytes: &[u8],
+        limits: &'a Limits,
+        secret: u64,
+        shards: usize,
+    ) -> (usize, Option<ReadAhead<'a>>) {
+        let mut index = self.spare.pop().unwrap_or_default();
+        let room = if bytes.starts_with(b"ACK ") { None } else { Arc::get_mut(&mut index) };
+        let Some(room) = room else {
+            self.spare.push(index);
+            return (shard_of(bytes, secret, shards), None);
+        };
+        let read = room.read(bytes, limits, framing_of(origin));
+        let owner = match read {
+            Ok(()) => owner_of_read(&Message::new(bytes, &index), secret, shards),
+            Err(_) => 0,
+        };
+        (owner, Some(ReadAhead { index, read, limits }))
+    }
+}
+
+impl Shard {
+    /// Hands out the room that it has too much of.
+    pub fn give_back(&mut self, reader: &mut Reader) {
+        while reader.spare.len() < SPARE
+            && let Some(index) = self.spare.pop()
+        {
+            reader.spare.push(index);
+        }
+    }
+}
+
+/// How a message's end was found.
+pub(super) fn framing_of(origin: &Origin) -> Framing {
+    if origin.conn.is_some() { Framing::Stream } else { Framing::Datagram }
+}
+
+fn owner_of_read(msg: &Message<'_>, secret: u64, shards: usize) -> usize {
+    let named =
+        if msg.is_request() { None } else { msg.top_via().and_then(|via| Branch::shard_of(via.branch()?)) };
+    match named.map(usize::from) {
+        Some(shard) if shard < shards => shard,
+        // Without one, as with one, it belongs where [`shard_of`] says.
+        _ if msg.call_id().is_empty() => 0,
+        _ => owner_of(msg.call_id(), secret, shards),
+    }
 }
 
 /// Of a response to a request of ours: the shard that its branch names (it is the one that owns the call).
@@ -91,6 +157,7 @@ fn find_call_id(bytes: &[u8]) -> Option<&[u8]> {
 
 #[cfg(test)]
 mod tests {
+    #![allow(clippy::unwrap_used)]
     use super::*;
 
     #[test]
@@ -141,5 +208,54 @@ mod tests {
             seen[shard] += 1;
         }
         assert!(seen.iter().all(|n| (800..1200).contains(n)), "{seen:?}");
+    }
+
+    fn over_udp() -> Origin {
+        let here = "192.0.2.1:5060".parse().unwrap();
+        Origin {
+            transport: crate::flow::Transport::Udp,
+            listener: crate::flow::ListenerId(0),
+            remote: here,
+            local: here,
+            conn: None,
+            identity: None,
+        }
+    }
+
+    #[test]
+    fn a_message_read_ahead_belongs_to_the_same_shard() {
+        let mut reader = Reader::default();
+        let mut read = |text: &str| {
+            let limits = Limits::default();
+            let (owner, ahead) = reader.read(&over_udp(), text.as_bytes(), &limits, 42, 4);
+            assert_eq!(owner, shard_of(text.as_bytes(), 42, 4), "{text}");
+            if let Some(ahead) = ahead.as_ref() {
+                assert_eq!(
+                    ahead.read.is_ok(),
+                    Index::parse(text.as_bytes(), &limits, Framing::Datagram).is_ok()
+                );
+            }
+            let has = ahead.is_some();
+            reader.spare.extend(ahead.map(|a| a.index));
+            has
+        };
+        for n in 0..40 {
+            for id in ["Call-ID: ", "i:", "CALL-ID:\r\n  "] {
+                let rows =
+                    format!("Via: SIP/2.0/UDP a;branch=z9hG4bK{n}\r\n{id}{n}@x\r\nContent-Length: 0\r\n\r\n");
+                assert!(read(&format!("INVITE sip:a SIP/2.0\r\n{rows}")));
+                assert!(read(&format!("SIP/2.0 200 OK\r\n{rows}")));
+                assert!(!read(&format!("ACK sip:a SIP/2.0\r\n{rows}")), "left to the shard");
+            }
+            let ours = Branch::mint(n % 5, 1, 2, 3, 4);
+            let via = format!("Via: SIP/2.0/UDP a;rport;branch={}\r\n", ours.as_str());
+            assert!(read(&format!("SIP/2.0 180 Ringing\r\n{via}Call-ID: {n}@y\r\n\r\n")));
+        }
+        for odd in
+            ["", "\r\n\r\n", "garbage", "OPTIONS sip:a SIP/2.0\r\nTo: a\r\n\r\n", "INVITE sip:a SIP/2.0\r\n"]
+        {
+            assert!(read(odd));
+        }
+        assert_eq!(reader.spare.len(), 1, "one at a time: one is enough");
     }
 }

@@ -292,7 +292,9 @@ impl Core {
         index: &Arc<Index>,
     ) -> Box<Context> {
         let request = Bytes::copy_from_slice(msg.bytes);
-        let record = (matches!(kind, Kind::Invite | Kind::NonInvite) && plan.rule != Rule::RouteSet)
+        let config = &self.policy.config;
+        let kept = config.limits.records > 0 || config.records.is_some();
+        let record = (kept && matches!(kind, Kind::Invite | Kind::NonInvite) && plan.rule != Rule::RouteSet)
             .then(|| Box::new(record_of(now, origin, msg, &request, party, &plan)));
         let server = match kind {
             Kind::Invite => Server::Invite(ServerInvite::new()),

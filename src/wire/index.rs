@@ -2,8 +2,6 @@
 
 use std::ops::Range;
 
-use smallvec::SmallVec;
-
 use super::Limits;
 use super::check;
 use super::fault::{Fault, Unusable};
@@ -42,8 +40,9 @@ impl Span {
 
 impl From<Range<usize>> for Span {
     fn from(r: Range<usize>) -> Self {
-        let fit = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
-        Span { start: fit(r.start), end: fit(r.end) }
+        // Messages are shorter than 4 GiB.
+        debug_assert!(u32::try_from(r.start.max(r.end)).is_ok());
+        Span { start: r.start as u32, end: r.end as u32 }
     }
 }
 
@@ -59,13 +58,16 @@ pub(crate) struct Row {
     pub(crate) value: Span,
 }
 
+/// Room for so many rows is made at once; messages seldom have more.
+const USUAL_ROWS: usize = 48;
+
 /// `first` has this for a field that is not there.
 const NONE: u16 = u16::MAX;
 
 /// What [`Index::parse`] found. Goes with the octets it was made from and no others.
 #[derive(Clone, Debug)]
 pub struct Index {
-    pub(crate) rows: SmallVec<[Row; 48]>,
+    pub(crate) rows: Vec<Row>,
     /// First row of each known name.
     first: [u16; Name::COUNT],
     /// A bit for each known name with more than one row.
@@ -112,7 +114,7 @@ impl Index {
     /// Of nothing; to be filled by [`Index::read`].
     pub fn empty() -> Index {
         Index {
-            rows: SmallVec::new(),
+            rows: Vec::new(),
             first: [NONE; Name::COUNT],
             repeated: 0,
             method: Method::Other,
@@ -139,6 +141,7 @@ impl Index {
     /// Forgets what was read before.
     fn clear(&mut self) {
         self.rows.clear();
+        self.rows.reserve(USUAL_ROWS);
         self.first = [NONE; Name::COUNT];
         self.repeated = 0;
         self.method = Method::Other;
@@ -297,54 +300,49 @@ impl Index {
         limits: &Limits,
         mut tidy: bool,
     ) {
-        let mut pos = start;
         let most = limits.max_headers.min(usize::from(NONE));
-        let mut line_ends = usize::from(sub(bytes, self.start_line.range()).ends_with(b"\r\n"));
+        let mut pos = start;
+        // Line ends that the rows' number does not tell of: those of the start line, and inside rows.
+        let mut more_line_ends = usize::from(sub(bytes, self.start_line.range()).ends_with(b"\r\n"));
+        let mut over = 0;
         let mut fault = None;
         loop {
-            let text_end = controls.line_end();
-            if text_end == Some(pos) {
+            let stop = self.tidy_rows(bytes, pos, &mut controls, most);
+            pos = stop.pos;
+            over += stop.over;
+            if stop.blank_line {
                 self.set_ends(pos, pos + 2, bytes.len());
                 break;
             }
-            let row = match text_end {
-                Some(at) => tidy_row(bytes, pos, at),
-                None if pos >= bytes.len() => {
-                    fault = fault.or(Some(Fault::NO_BLANK_LINE));
-                    self.set_ends(pos, pos, bytes.len());
-                    break;
-                }
-                None => None,
-            };
-            let row = match row {
-                Some(row) => {
-                    line_ends += 1;
-                    row
-                }
-                None => {
-                    tidy = false;
-                    let raw = raw_row(bytes, pos);
-                    controls.seek(raw.end);
-                    line_ends += raw.line_ends;
-                    if !raw.well_formed {
-                        fault = fault.or(Some(Fault::HEADER_LINE));
-                    }
-                    raw.row(pos)
-                }
-            };
-            let end = row.row.end as usize;
-            if end - pos > limits.max_header {
-                fault = fault.or(Some(Fault::HEADER_TOO_LARGE));
+            if pos >= bytes.len() {
+                fault = fault.or(Some(Fault::NO_BLANK_LINE));
+                self.set_ends(pos, pos, bytes.len());
+                break;
+            }
+            tidy = false;
+            let raw = raw_row(bytes, pos);
+            controls.seek(raw.end);
+            more_line_ends = (more_line_ends + raw.line_ends).saturating_sub(1);
+            if !raw.well_formed {
+                fault = fault.or(Some(Fault::HEADER_LINE));
             }
             if self.rows.len() < most {
-                self.push(row);
+                push(&mut self.rows, &mut self.first, &mut self.repeated, raw.row(pos));
             } else {
-                fault = fault.or(Some(Fault::TOO_MANY_HEADERS));
+                over += 1;
             }
-            pos = end;
+            pos = raw.end;
+        }
+        let head = self.start_line.range().start..self.headers_end as usize;
+        if head.len() > limits.max_header && self.rows.iter().any(|r| r.row.range().len() > limits.max_header)
+        {
+            fault = fault.or(Some(Fault::HEADER_TOO_LARGE));
+        }
+        if over > 0 {
+            fault = fault.or(Some(Fault::TOO_MANY_HEADERS));
         }
         if !tidy {
-            let head = self.start_line.range().start..self.headers_end as usize;
+            let line_ends = self.rows.len() + over + more_line_ends;
             // Every line end is two control octets; any more are out of place, or quoted.
             if count_controls(sub(bytes, head)) != 2 * line_ends && !self.controls_are_quoted(bytes) {
                 self.clean = false;
@@ -356,23 +354,34 @@ impl Index {
         }
     }
 
+    /// Reads rows whose only control octets are their line ends, by far the most, up to the blank line or one that
+    /// wants a closer look. A function of its own, so that what it needs stays in registers.
+    #[inline(never)]
+    fn tidy_rows(&mut self, bytes: &[u8], mut pos: usize, controls: &mut Controls<'_>, most: usize) -> Stop {
+        let (rows, first, repeated) = (&mut self.rows, &mut self.first, &mut self.repeated);
+        let mut seen = *controls;
+        let mut over = 0;
+        let blank_line = loop {
+            let Some(text_end) = seen.line_end() else { break false };
+            if text_end == pos {
+                break true;
+            }
+            let Some(row) = tidy_row(bytes, pos, text_end) else { break false };
+            if rows.len() < most {
+                push(rows, first, repeated, row);
+            } else {
+                over += 1;
+            }
+            pos = text_end + 2;
+        };
+        *controls = seen;
+        Stop { pos, over, blank_line }
+    }
+
     fn set_ends(&mut self, headers_end: usize, body: usize, len: usize) {
         let span = Span::from(headers_end..headers_end);
         self.headers_end = span.start;
         self.body = (body..len).into();
-    }
-
-    #[inline(always)]
-    fn push(&mut self, row: Row) {
-        let at = u16::try_from(self.rows.len()).unwrap_or(NONE);
-        if let Some(first) = self.first.get_mut(row.name as usize) {
-            if *first == NONE {
-                *first = at;
-            } else {
-                self.repeated |= 1 << row.name as u32;
-            }
-        }
-        self.rows.push(row);
     }
 
     /// The slow way, for headers with control octets: true if all of them are quoted pairs inside
@@ -385,6 +394,28 @@ impl Index {
         let indexed = self.rows.last().map_or(self.start_line.end, |row| row.row.end);
         indexed == self.headers_end && self.rows.iter().all(|row| row_is_clean(sub(bytes, row.row.range())))
     }
+}
+
+/// Where [`Index::tidy_rows`] came to an end.
+struct Stop {
+    pos: usize,
+    /// Rows that were not kept.
+    over: usize,
+    /// The blank line is there; if not, look closer, with [`raw_row`].
+    blank_line: bool,
+}
+
+#[inline(always)]
+fn push(rows: &mut Vec<Row>, first: &mut [u16; Name::COUNT], repeated: &mut u32, row: Row) {
+    if let Some(first) = first.get_mut(row.name as usize) {
+        if *first == NONE {
+            // There are at most as many rows as that.
+            *first = rows.len() as u16;
+        } else {
+            *repeated |= 1 << row.name as u32;
+        }
+    }
+    rows.push(row);
 }
 
 fn row_is_clean(row: &[u8]) -> bool {
@@ -436,8 +467,7 @@ pub(crate) fn line_end(bytes: &[u8], pos: usize) -> Option<usize> {
     }
 }
 
-/// Reads a row whose only control octets are the line end at `text_end`: by far the most. `None`:
-/// look closer, with [`raw_row`].
+/// Reads a row whose only control octets are the line end at `text_end`. `None`: look closer, with [`raw_row`].
 #[inline(always)]
 fn tidy_row(bytes: &[u8], pos: usize, text_end: usize) -> Option<Row> {
     let (name, name_len, colon) = match bytes.get(pos..)?.first_chunk().and_then(Name::of_row) {
@@ -446,23 +476,28 @@ fn tidy_row(bytes: &[u8], pos: usize, text_end: usize) -> Option<Row> {
     };
     let end = text_end + 2;
     let folded = matches!(bytes.get(end), Some(b' ' | b'\t'));
+    let text = bytes.get(..text_end)?;
     let mut start = pos + colon + 1;
     if folded || start > text_end {
         return None;
     }
     // Of white space, only blanks are left; mostly one, and in front.
-    while bytes.get(start) == Some(&b' ') {
+    if text.get(start) == Some(&b' ') {
         start += 1;
+        while text.get(start) == Some(&b' ') {
+            start += 1;
+        }
     }
-    let mut last = text_end;
-    while last > start && bytes.get(last - 1) == Some(&b' ') {
-        last -= 1;
-    }
+    let value_end = match text.last() {
+        Some(b' ') => trim(bytes, start..text_end).end,
+        _ => text_end,
+    };
     Some(Row {
         name,
+        // No longer than a row that is kept: less than 4 GiB, and above this it is a fault.
         name_len: u16::try_from(name_len).unwrap_or(u16::MAX),
         row: (pos..end).into(),
-        value: (start..last).into(),
+        value: (start..value_end).into(),
     })
 }
 

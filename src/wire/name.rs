@@ -1,6 +1,6 @@
 //! Header field names and methods.
 
-use super::octets::{BLOCK, word_len};
+use super::octets::{BLOCK, octet_at, word_len};
 
 /// A header field that some layer reads; every other one is [`Name::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -112,17 +112,18 @@ impl Name {
         }
     }
 
-    /// The name that a row begins with, if it is made of letters, digits and hyphens only, its colon
-    /// follows at once, and both lie within these octets: with its length. In any case, long or compact.
+    /// The name that a row without control octets begins with, if it is made of letters, digits and hyphens only,
+    /// its colon follows at once, and both lie within these octets: with its length. In any case, long or compact.
     #[inline(always)]
     pub(crate) fn of_row(row: &[u8; BLOCK]) -> Option<(Name, usize)> {
-        let len = word_len(row);
-        if len == 0 || row.get(len) != Some(&b':') {
-            return None;
-        }
+        let len = octet_at(row, b':');
         let word = (u128::from_le_bytes(*row) | u128::from_le_bytes([0x20; BLOCK])) & FIRST.get(len)?;
         let (known, name) = WORDS.get(place_of(word))?;
-        Some((if *known == word { *name } else { Name::Other }, len))
+        if *known == word && len > 0 {
+            // Nothing but letters and hyphens makes this word: a control octet could, but is not there.
+            return Some((*name, len));
+        }
+        (len > 0 && word_len(row) == len).then_some((Name::Other, len))
     }
 
     /// The long form as the RFCs spell it; empty for [`Name::Other`].

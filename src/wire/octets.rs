@@ -219,6 +219,12 @@ pub(super) fn word_len(block: &[u8; BLOCK]) -> usize {
     word(Block::new(block)).bits().trailing_ones() as usize
 }
 
+/// Where `b` stands first in this block; beyond its end if nowhere.
+#[inline(always)]
+pub(super) fn octet_at(block: &[u8; BLOCK], b: u8) -> usize {
+    Block::new(block).is(b).bits().trailing_zeros() as usize
+}
+
 /// How many digits this block begins with.
 #[inline(always)]
 pub(super) fn digits_len(block: &[u8; BLOCK]) -> usize {
@@ -229,6 +235,7 @@ pub(super) fn digits_len(block: &[u8; BLOCK]) -> usize {
 const WINDOW: usize = 4 * BLOCK;
 
 /// The control octets (HTAB and DEL too) of a message, one after the other.
+#[derive(Clone, Copy)]
 pub(super) struct Controls<'a> {
     bytes: &'a [u8],
     /// Where the window begins.
@@ -268,7 +275,7 @@ impl<'a> Controls<'a> {
             self.advance();
         }
         let at = self.base + self.marks.trailing_zeros() as usize;
-        if self.bytes.get(at..at + 2)? != b"\r\n" {
+        if self.bytes.get(at..)?.first_chunk()? != b"\r\n" {
             return None;
         }
         self.marks &= self.marks - 1;

@@ -50,11 +50,12 @@ fn counted() -> u64 {
 
 #[test]
 fn indexing_an_invite_allocates_nothing() {
-    let invite = rig::invite(1);
+    let (limits, invite) = (Limits::default(), rig::invite(1));
+    // One that has served before, as all do in a shard.
+    let mut index = Index::parse(&invite, &limits, Framing::Datagram).unwrap_or_default();
     let before = counted();
-    let index = Index::parse(&invite, &Limits::default(), Framing::Datagram);
-    assert_eq!(counted() - before, 0);
-    assert!(index.is_ok_and(|i| i.fault().is_none()));
+    let read = index.read(&invite, &limits, Framing::Datagram);
+    assert_eq!((counted() - before, read, index.fault()), (0, Ok(()), None));
 }
 
 /// From the received octets to the octets to send, in a shard whose tables and lanes have their
@@ -80,6 +81,30 @@ fn no_message_of_a_call_allocates_more_than_its_bound() {
         println!("{name}: {median} allocations (at most {bound})");
         assert!(median <= bound, "{name}: {median} allocations, at most {bound} allowed");
     }
+}
+
+/// Scanners send a lot; what they send costs to be read, and no more.
+#[test]
+fn a_strangers_request_allocates_nothing() {
+    let mut rig = Rig::new();
+    let origin = sbe::flow::Origin {
+        transport: sbe::flow::Transport::Udp,
+        listener: sbe::flow::ListenerId(0),
+        remote: ([203, 0, 113, 9], 5060).into(),
+        local: ([127, 0, 0, 1], 5060).into(),
+        conn: None,
+        identity: None,
+    };
+    for call in 0..10 {
+        let invite = rig::invite(call);
+        let before = counted();
+        rig.shard.handle_input(rig.now, sbe::shard::Input::Message { origin: &origin, bytes: &invite });
+        assert!(rig.shard.poll_output().is_none());
+        if call > 0 {
+            assert_eq!(counted() - before, 0);
+        }
+    }
+    assert_eq!(rig.shard.stats().dropped.get("stranger"), Some(&10));
 }
 
 /// Two transactions on either side; those timers that most calls have no use for are put off.

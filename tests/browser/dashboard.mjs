@@ -305,6 +305,13 @@ for (const [colorScheme, viewport] of looks) {
       check(found.length === 0, `axe: ${view}`, found.join("\n    "));
       await p.screenshot({ path: `${OUT}/${name(view)}-${phone ? "phone-" : ""}${colorScheme}.png`, fullPage: true });
     }
+    // For the documents: what is seen without scrolling.
+    for (const [view, picture] of [["", "overview"], [`#/call/${encodeURIComponent(calls[0].call_id)}`, "call"]]) {
+      await go(view, p);
+      await p.waitForSelector("main .ladder li, main .tiles");
+      await p.evaluate(() => document.fonts.ready);
+      await p.screenshot({ path: `${OUT}/picture-${picture}-${phone ? "phone" : "desktop"}-${colorScheme}.png` });
+    }
     await other.close();
   });
 }

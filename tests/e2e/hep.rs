@@ -119,7 +119,7 @@ async fn every_message_of_a_call_reaches_the_capture_server_with_its_way_and_tim
         assert_eq!(invites[1].target, callee.addr());
         assert!(invites[0].at <= invites[1].at);
     }
-    let [(_, sent), rest @ ..] = edge.node.capture().unwrap().counts().outcomes();
+    let [(_, sent), rest @ ..] = edge.node.hep().unwrap().counts().outcomes();
     assert!(sent >= 24, "{sent}");
     assert!(rest.iter().all(|(_, n)| *n == 0), "{rest:?}");
 }
@@ -131,7 +131,7 @@ async fn what_the_capture_server_does_not_take_is_counted_and_calls_go_on() {
     let (edge, caller, _callee) = start(dead, 1).await;
     call(&caller, Transport::Udp, "hep-dead").await;
     call(&caller, Transport::Udp, "hep-dead-2").await;
-    let counts = || edge.node.capture().unwrap().counts().outcomes().map(|(_, n)| n);
+    let counts = || edge.node.hep().unwrap().counts().outcomes().map(|(_, n)| n);
     // With one place in the queue, most of a call's messages find it taken.
     until("all are accounted for", || counts().iter().sum::<u64>() >= 24).await;
     assert!(counts()[1] > 0, "dropped: {:?}", counts());

@@ -12,7 +12,9 @@ use sbe::flow::Transport;
 use sbe::location::*;
 use smallvec::SmallVec;
 
+mod coverage;
 mod properties;
+mod sets;
 #[path = "../zone/mod.rs"]
 mod zone;
 use zone::{health, key, rank_policy as policy};

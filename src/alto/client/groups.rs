@@ -1,10 +1,10 @@
 //! The addresses that endpoint costs are asked for, in the sets asked together.
 //!
 //! Addresses that are compared with each other are asked for together, since ranks compare only within one answer
-//! (RFC 7285 §6.2): with ranks, a group is a set of addresses connected by the sets that were wanted. Numbers
-//! compare over answers, so there groups are packed to as many addresses as one query may have.
+//! (RFC 7285 §6.2): with ranks, a group is one of the sets that were wanted, and an address that is in two of them has
+//! a rank in each. Numbers compare over answers, so there groups are packed to as many addresses as one query may have.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,62 +24,51 @@ pub const BANNED: Duration = Duration::from_secs(600);
 /// Least time between two tries to ask for a whole again that had to be asked for in parts.
 const WHOLE_AFTER: Duration = Duration::from_secs(60);
 
-/// Addresses by what they are compared with.
+/// What costs are wanted for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// Each sorted, of one family; no address in two of them.
-    pub components: Vec<Vec<IpAddr>>,
+    /// All addresses.
+    addrs: BTreeSet<IpAddr>,
+    /// What is compared with each other: each sorted, of one family. No more addresses
+    /// in all of them together than costs are kept for.
+    pub sets: Vec<Vec<IpAddr>>,
 }
 
 impl Wanted {
-    /// Joins the sets that have addresses in common.
+    /// By family, within [`MAX_ADDRESSES`].
     pub fn of(sets: &[Arc<[IpAddr]>]) -> Self {
-        let mut number: BTreeMap<IpAddr, usize> = BTreeMap::new();
-        let mut parents: Vec<usize> = Vec::new();
+        let mut found = Self::default();
+        let mut all: BTreeSet<Vec<IpAddr>> = BTreeSet::new();
+        let mut sum = 0;
         for set in sets {
             for v4 in [true, false] {
-                let mut first: Option<usize> = None;
-                for addr in set.iter().map(IpAddr::to_canonical).filter(|a| a.is_ipv4() == v4) {
-                    if number.len() >= MAX_ADDRESSES && !number.contains_key(&addr) {
-                        continue;
+                let own: BTreeSet<IpAddr> =
+                    set.iter().map(IpAddr::to_canonical).filter(|a| a.is_ipv4() == v4).collect();
+                for addr in &own {
+                    if found.addrs.len() < MAX_ADDRESSES {
+                        found.addrs.insert(*addr);
                     }
-                    let own = *number.entry(addr).or_insert_with(|| {
-                        parents.push(parents.len());
-                        parents.len() - 1
-                    });
-                    let own = root(&parents, own);
-                    match first {
-                        None => first = Some(own),
-                        Some(first) => {
-                            let first = root(&parents, first);
-                            if let Some(parent) = parents.get_mut(own) {
-                                *parent = first;
-                            }
-                        }
-                    }
+                }
+                let own: Vec<IpAddr> = own.into_iter().filter(|a| found.addrs.contains(a)).collect();
+                if !own.is_empty() && sum + own.len() <= MAX_ADDRESSES && !all.contains(&own) {
+                    sum += own.len();
+                    all.insert(own);
                 }
             }
         }
-        let mut components: BTreeMap<usize, Vec<IpAddr>> = BTreeMap::new();
-        for (addr, own) in &number {
-            components.entry(root(&parents, *own)).or_default().push(*addr);
-        }
-        let mut components: Vec<Vec<IpAddr>> = components.into_values().collect();
-        components.sort_unstable();
-        Self { components }
+        found.sets = all.into_iter().collect();
+        found
     }
 
     /// All addresses.
     pub fn addrs(&self) -> impl Iterator<Item = IpAddr> + '_ {
-        self.components.iter().flatten().copied()
+        self.addrs.iter().copied()
     }
-}
 
-fn root(parents: &[usize], mut at: usize) -> usize {
-    while let Some(parent) = parents.get(at).filter(|p| **p != at) {
-        at = *parent;
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.addrs.len()
     }
-    at
 }
 
 /// Addresses asked for in one query.
@@ -119,22 +108,23 @@ pub struct Groups {
 
 impl Groups {
     /// Brings the groups in line with what is wanted. New ones are due at once, known ones stay as they are.
-    pub fn sync(&mut self, wanted: &Wanted, mode: CostMode, now: Instant) {
+    /// `possible`: whether an address can be asked for at all.
+    pub fn sync(&mut self, wanted: &Wanted, possible: impl Fn(IpAddr) -> bool, mode: CostMode, now: Instant) {
         self.banned.retain(|_, until| now < *until);
-        let sets: Vec<Vec<IpAddr>> = wanted
-            .components
-            .iter()
-            .map(|set| set.iter().copied().filter(|a| !self.banned.contains_key(a)).collect::<Vec<_>>())
-            .filter(|set| !set.is_empty())
-            .collect();
+        let banned = std::mem::take(&mut self.banned);
+        let asked = |addr: &IpAddr| possible(*addr) && !banned.contains_key(addr);
         match mode {
-            CostMode::Ordinal => self.sync_ranks(sets, now),
-            CostMode::Numerical => self.sync_numbers(&sets, now),
+            CostMode::Ordinal => {
+                let sets = wanted.sets.iter().map(|set| set.iter().copied().filter(asked).collect());
+                self.sync_ranks(sets, now);
+            }
+            CostMode::Numerical => self.sync_numbers(wanted.addrs().filter(asked).collect(), now),
         }
+        self.banned = banned;
     }
 
     /// Each set is a group, and a set that has changed is a new one: its old ranks mean nothing any more.
-    fn sync_ranks(&mut self, sets: Vec<Vec<IpAddr>>, now: Instant) {
+    fn sync_ranks(&mut self, sets: impl Iterator<Item = Vec<IpAddr>>, now: Instant) {
         self.in_parts = false;
         let mut before: HashMap<Vec<IpAddr>, Group, ahash::RandomState> =
             self.list.drain(..).map(|g| (g.addrs.clone(), g)).collect();
@@ -143,13 +133,13 @@ impl Groups {
             set.truncate(MAX_DSTS);
             match before.remove(&set) {
                 Some(group) => self.list.push(group),
+                None if set.is_empty() || self.list.iter().any(|g| g.addrs == set) => {}
                 None => self.add(set, now),
             }
         }
     }
 
-    fn sync_numbers(&mut self, sets: &[Vec<IpAddr>], now: Instant) {
-        let mut new: std::collections::BTreeSet<IpAddr> = sets.iter().flatten().copied().collect();
+    fn sync_numbers(&mut self, mut new: BTreeSet<IpAddr>, now: Instant) {
         for group in &mut self.list {
             group.addrs.retain(|a| new.remove(a));
             if let Some(held) = &mut group.held {

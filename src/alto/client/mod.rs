@@ -165,9 +165,12 @@ pub struct Client {
 impl Client {
     /// A client that knows nothing yet. `first`: smaller than all numbers of answers and snapshots that it gives out.
     pub fn new(settings: Settings, first: u64, now: Instant, seed: [u8; 32]) -> Self {
-        let servers = settings.places.iter().map(|place| Server::new(place.clone(), now)).collect();
+        let servers = settings.places.iter().map(|place| {
+            let accepts_json = settings.accept_json.contains(place);
+            Server::new(place.clone(), accepts_json, now)
+        });
         Self {
-            servers,
+            servers: servers.collect(),
             wanted: groups::Wanted::default(),
             rng: StdRng::from_seed(seed),
             next_query: now,

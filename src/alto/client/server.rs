@@ -115,11 +115,16 @@ pub struct Server {
     pub last_error: Option<(Instant, Fault)>,
     pub last_success: Option<Instant>,
     pub moved: BTreeMap<Url, Url>,
+    /// See [`Settings::accept_json`].
+    pub accepts_json: bool,
+    pub called_json: u64,
 }
 
 impl Server {
-    pub fn new(place: Place, now: Instant) -> Self {
+    pub fn new(place: Place, accepts_json: bool, now: Instant) -> Self {
         Self {
+            accepts_json,
+            called_json: 0,
             place,
             walk: None,
             walk_life: None,
@@ -160,10 +165,8 @@ impl Server {
         match &self.plan {
             Some(Plan::Endpoint { cost_type, .. }) => {
                 // Addresses of a family in which we have none ourselves cannot be asked for.
-                let possible =
-                    |set: &&Vec<IpAddr>| set.first().is_some_and(|a| settings.source_for(*a).is_some());
-                let components = wanted.components.iter().filter(possible).cloned().collect();
-                self.groups.sync(&Wanted { components }, cost_type.mode, now);
+                let possible = |addr| settings.source_for(addr).is_some();
+                self.groups.sync(wanted, possible, cost_type.mode, now);
             }
             Some(Plan::Maps { filtered: true, .. })
                 if !self.pids_wanted(wanted).is_subset(&self.maps.asked) =>
@@ -291,7 +294,7 @@ impl Server {
             ticket,
             target,
             post: flight.post.clone(),
-            accept: media::accept(flight.wanted),
+            accept: media::accept(flight.wanted, self.accepts_json),
             if_none_match: flight.if_none_match.clone(),
             credentials,
             limit: if large { MAP_LIMIT } else { LIMIT },

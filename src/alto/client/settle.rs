@@ -172,7 +172,11 @@ impl Client {
             self.works(at, now);
             return Ok(());
         }
-        let found = media::essence(answer.headers.content_type.as_deref().unwrap_or_default());
+        let mut found = media::essence(answer.headers.content_type.as_deref().unwrap_or_default());
+        if let Some(server) = self.server(at).filter(|s| s.accepts_json && found == media::PLAIN) {
+            server.called_json += 1;
+            flight.wanted.clone_into(&mut found);
+        }
         let url = flight.seen.last().cloned();
         let (Some(server), Some(url)) = (self.servers.get_mut(at), url) else { return Ok(()) };
         if found == media::DIRECTORY && (flight.job == Job::Directory || !server.diverted) {
@@ -184,8 +188,9 @@ impl Client {
                 server.walk_life = None;
             } else if let Some(asked) = flight.seen.first() {
                 let etag = answer.headers.etag.clone();
-                if server.documents.len() < directory::MAX_DIRECTORIES || server.documents.contains_key(asked)
-                {
+                let others = server.documents.iter().filter(|(url, _)| *url != asked);
+                let kept: usize = others.map(|(_, cached)| 1 + cached.document.resources.len()).sum();
+                if kept + document.resources.len() < directory::MAX_RESOURCES {
                     server.documents.insert(asked.clone(), Cached { etag, document: document.clone() });
                 }
             }
@@ -469,7 +474,7 @@ fn consequence(job: &Job, fault: &Fault) -> Consequence {
             Code::Syntax | Code::MissingField | Code::InvalidFieldType => Consequence::Wrong,
             Code::Other => Consequence::Query { split: false },
         },
-        Fault::Status { status: 401 | 403 | 429 | 503, .. } => Consequence::Server,
+        Fault::Status { status: 401 | 403 | 429 | 503, .. } | Fault::Challenge(_) => Consequence::Server,
         Fault::Status { status: 500..=599, .. } if query => Consequence::Query { split: true },
         fault if fault.is_transport() => Consequence::Server,
         _ if query => Consequence::Query { split: false },

@@ -1,5 +1,6 @@
 //! What the client tells outside: snapshots of costs for the ranking, and its state for the operator.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -74,6 +75,10 @@ pub struct ServerStatus {
     pub next: Option<Instant>,
     /// Number of addresses that it gives costs for.
     pub costs: usize,
+    /// `accept_json` names it: what it calls `application/json` is taken for what was asked.
+    pub accepts_json: bool,
+    /// Answers that it has called so, and that were taken.
+    pub called_json: u64,
     /// Addresses left out because the server cannot take them.
     pub left_out: usize,
     /// Directories read.
@@ -139,27 +144,38 @@ impl Client {
         if self.settings.overrides.is_empty() {
             return Some(snapshot);
         }
-        for set in &self.wanted.components {
+        match mode {
+            CostMode::Numerical => {
+                for addr in self.wanted.addrs() {
+                    self.set(&mut snapshot, addr, self.own_answer);
+                }
+            }
             // Among ranks, the operator's count as of the same answer, so that they compare.
-            let answer = match mode {
-                CostMode::Ordinal => set.iter().find_map(|a| snapshot.cost(a, now)).map(|c| c.answer),
-                CostMode::Numerical => None,
-            };
-            for addr in set {
-                let Some(value) = self.settings.override_of(*addr) else { continue };
-                let until = self.started + FOR_EVER;
-                let cost = Cost {
-                    value,
-                    answer: answer.unwrap_or(self.own_answer),
-                    fetched: self.started,
-                    fresh_until: until,
-                    usable_until: until,
-                    origin: CostOrigin::Override,
-                };
-                snapshot.insert(*addr, cost);
+            CostMode::Ordinal => {
+                for set in &self.wanted.sets {
+                    let answer = snapshot.answer_for(set, now).unwrap_or(self.own_answer);
+                    for addr in set {
+                        self.set(&mut snapshot, *addr, answer);
+                    }
+                }
             }
         }
         Some(snapshot)
+    }
+
+    /// Puts in what the operator has set for an address, if that is so.
+    fn set(&self, snapshot: &mut CostSnapshot, addr: IpAddr, answer: u64) {
+        let Some(value) = self.settings.override_of(addr) else { return };
+        let until = self.started + FOR_EVER;
+        let cost = Cost {
+            value,
+            answer,
+            fetched: self.started,
+            fresh_until: until,
+            usable_until: until,
+            origin: CostOrigin::Override,
+        };
+        snapshot.insert(addr, cost);
     }
 
     /// The server whose costs are used: the first that works and has some, else the first that has some.
@@ -226,7 +242,7 @@ impl Client {
         Status {
             servers,
             sources: self.settings.sources(),
-            wanted: self.wanted.addrs().count(),
+            wanted: self.wanted.len(),
             outcomes: Outcome::ALL.iter().copied().zip(self.outcomes).collect(),
             complaints: self.complaints,
             bad_costs: self.bad_costs,
@@ -272,7 +288,9 @@ impl Client {
             fetched,
             fresh_until,
             next,
-            costs: usable.len(),
+            costs: usable.iter().map(|f| f.addr).collect::<BTreeSet<_>>().len(),
+            accepts_json: server.accepts_json,
+            called_json: server.called_json,
             left_out: server.groups.banned(),
             directories: closure.map_or(0, |c| c.directories),
             notes: closure.map(|c| c.notes.clone()).unwrap_or_default(),

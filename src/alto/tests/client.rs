@@ -3,12 +3,13 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::stage::{
-    Stage, body, costs, dsts, ecs_entry, endpoint_costs, ird, maps_entries, network, settings, status, with,
+    Reply, Stage, addrs, body, costs, dsts, ecs_entry, endpoint_costs, ird, maps_entries, network, ok,
+    settings, status, with,
 };
-use crate::alto::{Target, media};
+use crate::alto::{Request, Target, media};
 use crate::location::{CostMode, CostOrigin};
 
 /// A server with endpoint costs of these types.
@@ -51,7 +52,7 @@ fn endpoint_costs_are_asked_ahead_for_the_sets_wanted_one_family_at_a_time() {
     let (_, cost) = s.snapshot.sorted()[0];
     assert_eq!(cost.origin, CostOrigin::Endpoint);
     assert_eq!(s.state(), "fresh");
-    assert_eq!(s.requests[1].accept, media::accept(media::ENDPOINT_COST));
+    assert_eq!(s.requests[1].accept, media::accept(media::ENDPOINT_COST, false));
 }
 
 #[test]
@@ -74,16 +75,11 @@ fn a_new_set_is_asked_for_alone_and_joins_the_others_later() {
 #[test]
 fn ranks_of_one_comparison_come_from_one_answer() {
     let mut s = Stage::new(settings("mode = \"ordinal\"\nrefresh = \"100s\""), ecs(&["o"]));
-    s.want(&[
-        &["198.51.100.1", "198.51.100.2"],
-        &["198.51.100.8", "198.51.100.9"],
-        &["198.51.100.2", "198.51.100.3"],
-    ]);
+    s.want(&[&["198.51.100.1", "198.51.100.2"], &["198.51.100.8", "198.51.100.9"]]);
     s.run(2.0);
     assert_eq!(s.snapshot.mode, CostMode::Ordinal);
     let answer = |addr: &str| s.snapshot.cost(&addr.parse().unwrap(), s.now).unwrap().answer;
-    let connected = ["198.51.100.1", "198.51.100.2", "198.51.100.3"].map(answer);
-    assert!(connected.iter().all(|a| *a == connected[0]), "sets that share an address: {connected:?}");
+    assert_eq!(answer("198.51.100.1"), answer("198.51.100.2"));
     assert_eq!(answer("198.51.100.8"), answer("198.51.100.9"));
     assert_ne!(answer("198.51.100.1"), answer("198.51.100.8"), "others are another query");
     // The DNS gives another set now.
@@ -92,6 +88,98 @@ fn ranks_of_one_comparison_come_from_one_answer() {
     s.run(0.5);
     assert_eq!(s.cost("198.51.100.1"), None, "the old ranks mean nothing among others");
     assert_eq!(s.cost("198.51.100.8"), Some(8.0), "and stay where nothing has changed");
+}
+
+#[test]
+fn an_address_in_two_sets_has_a_rank_in_each_from_the_answer_to_that_set() {
+    // A server that ranks as the RFC means it: relative to all that was asked for.
+    let serve = |r: &Request| {
+        if r.post.is_none() {
+            return Some(ird(&json!({ "e": ecs_entry("/ecs", &["o"]) })));
+        }
+        let ranks = [("198.51.100.1", 3), ("198.51.100.2", 2), ("198.51.100.3", 1)];
+        let asked = dsts(r);
+        let mut known: Vec<_> = ranks.iter().filter(|(a, _)| asked.iter().any(|d| d == a)).collect();
+        known.sort_by_key(|(_, rank)| *rank);
+        let row: serde_json::Map<String, Value> =
+            known.iter().zip(1..).map(|((a, _), rank)| (format!("ipv4:{a}"), json!(rank))).collect();
+        let map = json!({ "ipv4:192.0.2.10": row });
+        Some(ok(
+            media::ENDPOINT_COST,
+            &json!({ "meta": { "cost-type": body(r)["cost-type"] }, "endpoint-cost-map": map }),
+        ))
+    };
+    let mut s = Stage::new(
+        settings(
+            "mode = \"ordinal\"\nrefresh = \"100s\"\n[[alto.override]]\nprefix = \"198.51.100.9\"\ncost = 7",
+        ),
+        serve,
+    );
+    let (one, two) = (["198.51.100.1", "198.51.100.2"], ["198.51.100.2", "198.51.100.3", "198.51.100.9"]);
+    s.want(&[&one, &two]);
+    for _ in 0..4 {
+        s.run(100.0);
+        let rank = |set: &[&str], addr: &str| {
+            let answer = s.snapshot.answer_for(&addrs(set), s.now)?;
+            s.snapshot.rank(&addr.parse().unwrap(), answer, s.now).map(|c| c.value)
+        };
+        assert_eq!(one.map(|a| rank(&one, a)), [Some(2.0), Some(1.0)]);
+        assert_eq!(
+            two.map(|a| rank(&two, a)),
+            [Some(2.0), Some(1.0), Some(7.0)],
+            "and the operator's among them"
+        );
+    }
+    assert_eq!(s.status().servers[0].costs, 3, "addresses are counted once");
+    // A third set beside them takes nothing from these two.
+    s.serve(|_| None);
+    s.want(&[&one, &two, &["198.51.100.1", "198.51.100.3"]]);
+    s.run(0.5);
+    assert_eq!(
+        s.snapshot
+            .answer_for(&addrs(&one), s.now)
+            .and_then(|a| s.snapshot.rank(&addrs(&one)[0], a, s.now))
+            .map(|c| c.value),
+        Some(2.0)
+    );
+}
+
+#[test]
+fn plain_json_is_taken_only_from_servers_that_are_named_for_it() {
+    let plain = |serve: fn(&Request) -> Reply| {
+        move |r: &Request| {
+            Some(with(serve(r), |h| h.content_type = Some("application/json; charset=utf-8".into())))
+        }
+    };
+    let maps: fn(&Request) -> Reply = |r| match &r.target {
+        Target::Http(url) if url.path() == "/net" => network(
+            "1",
+            &json!({ "us": { "ipv4": ["192.0.2.0/24"] }, "them": { "ipv4": ["198.51.100.0/24"] } }),
+        ),
+        Target::Http(url) if url.path() == "/costs" => costs("1", &json!({ "us": { "them": 5 } })),
+        _ => ird(&maps_entries(false)),
+    };
+    let mut s = Stage::new(settings(""), plain(maps));
+    s.want(&[&["198.51.100.1", "198.51.100.2"]]);
+    s.run(1.0);
+    assert_eq!(s.error(), "the answer is of type \"application/json\", not application/alto-directory+json");
+    let mut s = Stage::new(settings("accept_json = [\"http://127.0.0.1:8181/ird\"]"), plain(maps));
+    s.want(&[&["198.51.100.1", "198.51.100.2"]]);
+    s.run(1.0);
+    assert_eq!((s.cost("198.51.100.2"), s.error().as_str()), (Some(5.0), ""));
+    let server = &s.status().servers[0];
+    assert!(server.accepts_json);
+    assert_eq!(server.called_json, 3);
+    assert!(s.requests.iter().all(|r| r.accept.ends_with(",application/json")), "and it is asked for");
+    // Other types stay wrong.
+    s.serve(|r| {
+        Some(with(ird(&json!({})), |h| {
+            h.content_type = Some(if r.post.is_none() { "text/html" } else { "x" }.into())
+        }))
+    });
+    s.client.flush(None, s.now);
+    s.run(1.0);
+    assert!(s.error().contains("\"text/html\""), "{}", s.error());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod client;
+mod digest;
 mod directory;
 mod failures;
 mod maps;

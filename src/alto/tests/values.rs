@@ -270,11 +270,11 @@ fn redirects_are_counted_and_circles_found() {
 fn media_types_are_compared_without_parameters_and_case() {
     assert_eq!(media::essence(" Application/ALTO-costmap+json ;charset=utf-8"), media::COST_MAP);
     assert_eq!(
-        media::accept(media::DIRECTORY),
+        media::accept(media::DIRECTORY, false),
         "application/alto-directory+json,application/alto-error+json"
     );
     assert_eq!(
-        media::accept(media::COST_MAP),
+        media::accept(media::COST_MAP, false),
         "application/alto-costmap+json,application/alto-error+json,application/alto-directory+json"
     );
 }

@@ -1,5 +1,6 @@
 #![allow(clippy::unwrap_used)]
 
+mod doubts;
 mod files;
 mod names;
 mod values;

@@ -187,6 +187,37 @@ fn an_alto_directory_without_tls() {
 }
 
 #[test]
+fn an_agreement_on_costs_that_cannot_count() {
+    let peers = |more: &str| {
+        let head = "sources = [\"192.0.2.0/28\"]\nnext_hop = \"sip:192.0.2.3\"";
+        format!(
+            "[[peer]]\nname = \"a\"\ndomains = [\"a.test\"]\n{head}\nalto_scope = \"across-priorities\"\n{more}"
+        )
+    };
+    let alto = "[alto]\ndirectory = \"https://alto.test/d\"\n";
+    let text = found(&peers(""));
+    assert!(text.contains("warning: alto_scope, but there is no [alto]"), "{text}");
+    assert_eq!(found(&(peers("") + alto)), "");
+    let second = "[[peer]]\nname = \"b\"\ndomains = [\"b.test\"]\nsources = [\"192.0.2.16/28\"]\nnext_hop = \"sip:192.0.2.3\"\n";
+    let text = found(&(peers(second) + alto));
+    assert!(
+        text.contains("\"192.0.2.3\" is the next hop of peer \"a\" too, with another alto_scope"),
+        "{text}"
+    );
+    assert_eq!(found(&(peers(&format!("{second}alto_scope = \"across-priorities\"\n")) + alto)), "");
+}
+
+#[test]
+fn two_ways_to_say_who_we_are() {
+    let ways = "token_file = \"Cargo.toml\"\ndigest_user = \"u\"\ndigest_password_file = \"Cargo.toml\"\n";
+    let text = found(&format!("[alto]\ndirectory = \"https://alto.test/d\"\n{ways}"));
+    assert!(
+        text.contains("token_file and digest_user are two ways to say who we are, token_file is used"),
+        "{text}"
+    );
+}
+
+#[test]
 fn a_wildcard_is_not_probed() {
     let peer = |more: &str| {
         found(&format!(

@@ -1,11 +1,13 @@
-//! HTTP for the ALTO client: TLS with name check, credentials where they belong, bodies cut off at their limit.
+//! HTTP for the ALTO client: TLS with name check, credentials where they belong (Digest with its challenges), bodies cut
+//! off at their limit.
 //!
 //! Redirects are not followed here: whether one may be is decided in [`crate::alto::redirect`].
 
+use std::collections::HashMap;
 use std::error::Error;
 use std::io::Read;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use reqwest::header::{self, HeaderMap, HeaderName};
@@ -14,9 +16,12 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 
+use crate::alto::digest::{self, Session};
 use crate::alto::error::short;
 use crate::alto::{Answer, Fault, Headers, Request, Target};
 use crate::config::{Alto, AltoCredentials};
+
+use super::super::random::random;
 
 /// Longest time for a connection, its handshake included.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -24,20 +29,26 @@ const CONNECT: Duration = Duration::from_secs(2);
 const IDLE: Duration = Duration::from_secs(300);
 /// Most octets read of the body of an error.
 const ERROR_LIMIT: usize = 64 << 10;
+/// Longest header that counts, octets; a longer one is as good as none.
+const MAX_HEADER: usize = 4096;
 /// Most octets of a token or password.
 const SECRET_LIMIT: u64 = 16 << 10;
+/// Most times that one request is sent: with an old nonce, without knowing one, with one that was too old already.
+const MAX_SENT: usize = 3;
 
 /// The two clients: towards the configured servers, and towards others, who get neither certificate nor credentials.
 pub(super) struct Http {
     clients: Result<[reqwest::Client; 2], String>,
     credentials: Option<AltoCredentials>,
+    /// Digest: by origin, of which only those of the configured servers get credentials.
+    sessions: Mutex<HashMap<url::Origin, Session>>,
 }
 
 impl Http {
     /// Reads certificates and key. What is wrong with them is the outcome of every request, and so seen.
     pub(super) fn new(alto: &Alto) -> Self {
         let clients = client(alto, false).and_then(|plain| Ok([plain, client(alto, true)?]));
-        Self { clients, credentials: alto.credentials.clone() }
+        Self { clients, credentials: alto.credentials.clone(), sessions: Mutex::default() }
     }
 
     /// Carries a request out.
@@ -60,6 +71,76 @@ impl Http {
     async fn ask(&self, request: &Request, url: &url::Url) -> Result<Answer, Fault> {
         let [plain, trusted] = self.clients.as_ref().map_err(|why| Fault::Connect(why.clone()))?;
         let client = if request.credentials { trusted } else { plain };
+        let digest = match &self.credentials {
+            Some(AltoCredentials::Digest(user, file)) if request.credentials => Some((user, file)),
+            _ => None,
+        };
+        let Some((user, file)) = digest else {
+            return self.read(request, self.send(client, request, url, None).await?).await;
+        };
+        let mut challenged = false;
+        for sent in 1..=MAX_SENT {
+            let authorization = self.authorization(request, url, user, file).await?;
+            let response = self.send(client, request, url, authorization).await?;
+            if response.status() != reqwest::StatusCode::UNAUTHORIZED {
+                self.note(url, response.headers());
+                return self.read(request, response).await;
+            }
+            let found = digest::challenge(texts(response.headers(), header::WWW_AUTHENTICATE));
+            // Read to its end, so that the connection serves on.
+            let answer = self.read(request, response).await?;
+            self.sessions().remove(&url.origin());
+            let challenge = found.map_err(Fault::Challenge)?;
+            if sent == MAX_SENT || (challenged && !challenge.stale) {
+                // Name and password are not what the server knows.
+                return Ok(answer);
+            }
+            challenged = true;
+            let random = random().map_err(|e| Fault::Broken(e.to_string()))?;
+            self.sessions().insert(url.origin(), Session::new(challenge, random));
+        }
+        Err(Fault::Challenge("again and again".into()))
+    }
+
+    fn sessions(&self) -> MutexGuard<'_, HashMap<url::Origin, Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The `Authorization` header by Digest, if there is a challenge of this server's to answer.
+    async fn authorization(
+        &self,
+        request: &Request,
+        url: &url::Url,
+        user: &str,
+        file: &Path,
+    ) -> Result<Option<String>, Fault> {
+        if !self.sessions().contains_key(&url.origin()) {
+            return Ok(None);
+        }
+        let password = secret(file).await?;
+        let method = if request.post.is_some() { "POST" } else { "GET" };
+        let target = &url[url::Position::BeforePath..url::Position::AfterQuery];
+        let mut sessions = self.sessions();
+        let session = sessions.get_mut(&url.origin());
+        Ok(session.map(|session| session.authorization(user, &password, method, target)))
+    }
+
+    /// Takes note of what a server says of the nonce to use next.
+    fn note(&self, url: &url::Url, headers: &HeaderMap) {
+        if let Some(session) = self.sessions().get_mut(&url.origin()) {
+            for text in texts(headers, HeaderName::from_static("authentication-info")) {
+                session.info(text);
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        client: &reqwest::Client,
+        request: &Request,
+        url: &url::Url,
+        authorization: Option<String>,
+    ) -> Result<reqwest::Response, Fault> {
         let mut builder = match &request.post {
             None => client.get(url.clone()),
             Some((kind, body)) => {
@@ -70,16 +151,22 @@ impl Http {
         if let Some(etag) = &request.if_none_match {
             builder = builder.header(header::IF_NONE_MATCH, etag);
         }
-        if request.credentials && url.scheme() == "https" {
+        // Digest alone does not tell the secret to whoever listens.
+        if let Some(authorization) = authorization {
+            builder = builder.header(header::AUTHORIZATION, authorization);
+        } else if request.credentials && url.scheme() == "https" {
             builder = match &self.credentials {
-                None => builder,
                 Some(AltoCredentials::Bearer(file)) => builder.bearer_auth(secret(file).await?),
                 Some(AltoCredentials::Basic(user, file)) => {
                     builder.basic_auth(user, Some(secret(file).await?))
                 }
+                Some(AltoCredentials::Digest(..)) | None => builder,
             };
         }
-        let mut response = builder.send().await.map_err(|e| fault(e, request.within))?;
+        builder.send().await.map_err(|e| fault(e, request.within))
+    }
+
+    async fn read(&self, request: &Request, mut response: reqwest::Response) -> Result<Answer, Fault> {
         let status = response.status().as_u16();
         let good = response.status().is_success();
         let headers = headers(response.headers());
@@ -182,12 +269,17 @@ fn read_file(path: &Path, limit: usize) -> Result<Vec<u8>, Fault> {
     if body.len() > limit { Err(Fault::TooLarge(limit)) } else { Ok(body) }
 }
 
+fn texts(map: &HeaderMap, name: HeaderName) -> impl Iterator<Item = &str> {
+    map.get_all(name).into_iter().filter_map(|v| v.to_str().ok())
+}
+
 fn headers(map: &HeaderMap) -> Headers {
-    let one = |name: HeaderName| map.get(name).and_then(|v| v.to_str().ok()).map(str::to_owned);
-    let all: Vec<&str> = map.get_all(header::CACHE_CONTROL).iter().filter_map(|v| v.to_str().ok()).collect();
+    let read = |v: &header::HeaderValue| v.to_str().ok().filter(|v| v.len() <= MAX_HEADER).map(str::to_owned);
+    let one = |name: HeaderName| map.get(name).and_then(read);
+    let all: Vec<&str> = texts(map, header::CACHE_CONTROL).collect();
     Headers {
         content_type: one(header::CONTENT_TYPE),
-        cache_control: (!all.is_empty()).then(|| all.join(",")),
+        cache_control: (!all.is_empty()).then(|| all.join(",")).filter(|all| all.len() <= MAX_HEADER),
         age: one(header::AGE),
         expires: one(header::EXPIRES),
         date: one(header::DATE),

@@ -2,11 +2,14 @@
 //! are carried out, and snapshots of costs handed to the ranking. Calls wait for nothing of it.
 
 mod http;
+#[cfg(test)]
+mod tests;
 
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::RuntimeFlavor;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -25,18 +28,31 @@ use http::Http;
 /// out this often.
 const NAP: Duration = Duration::from_secs(60);
 
+/// Answers up to this long are read at once, octets.
+const AT_ONCE: usize = 64 << 10;
+
 /// The client, for whoever wants to look at it.
 #[derive(Default)]
 pub struct Alto {
     client: Mutex<Option<Client>>,
+    /// How it stood when it was last looked at.
+    seen: Mutex<Option<Status>>,
     /// A new configuration, or something to ask at once.
     wake: Notify,
 }
 
 impl Alto {
-    /// How it stands; `None` without `[alto]`.
+    /// How it stands; `None` without `[alto]`. While it reads a large answer, how it stood before.
     pub fn status(&self, now: Instant) -> Option<Status> {
-        self.lock().as_ref().map(|client| client.status(now))
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let client = match self.client.try_lock() {
+            Ok(client) => client,
+            Err(TryLockError::Poisoned(client)) => client.into_inner(),
+            Err(TryLockError::WouldBlock) if seen.is_some() => return seen.clone(),
+            Err(TryLockError::WouldBlock) => self.lock(),
+        };
+        seen.clone_from(&client.as_ref().map(|client| client.status(now)));
+        seen.clone()
     }
 
     /// Forgets costs and asks anew: those of some addresses, or all of them. False: there is no client.
@@ -188,10 +204,21 @@ impl Driver {
         if generation != self.generation {
             return;
         }
-        if let Some(client) = self.alto.lock().as_mut() {
-            client.settle(server, ticket, result, Instant::now());
-        }
+        let alto = Arc::clone(&self.alto);
+        let large = result.as_ref().is_ok_and(|answer| answer.body.len() > AT_ONCE);
+        apart(large, || {
+            if let Some(client) = alto.lock().as_mut() {
+                client.settle(server, ticket, result, Instant::now());
+            }
+        });
     }
+}
+
+/// Does what takes its time, where other tasks of this thread can go on meanwhile: the questions to the DNS are among
+/// them, for which calls wait.
+fn apart<T>(large: bool, work: impl FnOnce() -> T) -> T {
+    let several = tokio::runtime::Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
+    if large && several { tokio::task::block_in_place(work) } else { work() }
 }
 
 fn tell(event: &Event) {

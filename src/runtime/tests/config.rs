@@ -27,6 +27,7 @@ pub(in crate::runtime) fn peer() -> Peer {
         try_timeout: None,
         failover_codes: None,
         probe: None,
+        alto_scope: None,
     }
 }
 

@@ -137,13 +137,15 @@ impl Scripted {
 }
 
 impl Element for Scripted {
+    type Reader = ();
+
     fn handle_input(&mut self, now: Instant, input: Input<'_>) {
         let seen = match input {
             Input::Waited { delay, .. } => {
                 self.record.0.2.lock().unwrap().push(delay);
                 return;
             }
-            Input::Message { origin, bytes } => {
+            Input::Message { origin, bytes } | Input::Read { origin, bytes, .. } => {
                 Seen::Message { origin: origin.clone(), bytes: bytes.to_vec() }
             }
             Input::Located { ticket, .. } => Seen::Located(ticket),

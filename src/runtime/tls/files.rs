@@ -101,7 +101,11 @@ fn pem_error(setting: &Setting, file: &Path, e: &pem::Error, remedy: &str) -> Fi
         pem::Error::Io(e) => {
             let text = e.to_string();
             let what = format!("it cannot be read ({})", text.split(" (os error").next().unwrap_or_default());
-            FileError { gravity: Gravity::Missing, ..error(setting, file, what, "put it there") }
+            let remedy = match e.kind() {
+                std::io::ErrorKind::PermissionDenied => "let the user that runs sbe read it",
+                _ => "put it there",
+            };
+            FileError { gravity: Gravity::Missing, ..error(setting, file, what, remedy) }
         }
         pem::Error::NoItemsFound => error(setting, file, "there is none in it", remedy),
         other => error(setting, file, format!("it is no PEM file ({other})"), remedy),

@@ -165,3 +165,29 @@ async fn sets_are_wanted_for_as_long_as_their_result_is_in_use() {
     resolver.locate(key("dest.test")).await;
     assert_eq!(sets(&resolver), [vec!["192.0.2.1".to_owned(), pair[1].clone(), "192.0.2.3".to_owned()]]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn costs_go_before_the_priorities_of_the_peer_that_has_agreed_and_of_no_other() {
+    let script = Script::new();
+    let other = DEST.replace("dest.test", "other.test");
+    script.zone(&format!("{DEST}{other}"));
+    let resolver = resolver(&script, &dns());
+    let config = crate::config::Config::from_toml_str(
+        "[node]\nname = \"sbe.test\"\n[[listen]]\ntransport = \"udp\"\nbind = \"192.0.2.10:5060\"\n\
+         [alto]\ndirectory = \"http://127.0.0.1/\"\n\
+         [[peer]]\nname = \"dest\"\ndomains = [\"dest.test\"]\nalto_scope = \"across-priorities\"\n\
+         [[peer]]\nname = \"other\"\ndomains = [\"other.test\"]\n",
+    )
+    .unwrap_or_else(|e| panic!("{e:#?}"));
+    resolver.ranker().configure_from(&config);
+    for name in ["dest.test", "other.test"] {
+        resolver.locate(key(name)).await;
+    }
+    let sets: Vec<usize> = resolver.ranker().wanted(now()).iter().map(|set| set.len()).collect();
+    assert_eq!(sets, [2, 3], "asked for together as they are compared");
+    publish(&resolver, 1, [10.0, 1.0, 0.1]);
+    let order = |name| resolver.locate_cached(&key(name), now()).unwrap();
+    assert_eq!(addrs(&order("dest.test")), ["192.0.2.3", "192.0.2.2", "192.0.2.1"]);
+    assert!(order("dest.test").tiers[0].ranking.unwrap().overrides_priority, "and it is marked");
+    assert_eq!(addrs(&order("other.test")), TURNED);
+}
