@@ -1,5 +1,4 @@
 """The element is changed while 200 calls of 3 s begin each second: none of them may notice."""
-import asyncio
 import json
 import os
 import signal
@@ -8,7 +7,6 @@ import threading
 import time
 import urllib.request
 
-from agent import Agent, Connection, paced
 from calls import both_sides, setup
 from secure import metric
 from world import CORE, HERE, LOOSE, ONE, PEERING, UAC, Failed, fill
@@ -44,79 +42,19 @@ class During:
         self.w.expect(not self.thread.is_alive(), "the change does not come to an end")
 
 
-def calls(w, seconds, do, tcp=False):
+def calls(w, seconds, do):
     """Calls for so long, with `do` from the fourth second on: when the first ones end, and 600 are under way."""
     n = RATE * seconds
-    uas = w.sipp("uas", "uas", ONE, 5080, pause=0)          # over UDP: SIPp ends where a connection of its is closed
-    if tcp:
-        trunk = Trunk()
-        over = During(w, lambda: trunk.calls(w, n))
-    else:
-        uac = w.sipp("uac", "uac", UAC, 5070, "udp", f"{CORE}:5060", RATE, n, TALK, dict(DOMAIN="udp.peer.test"))
+    uas = w.sipp("uas", "uas", ONE, 5080, pause=0)
+    uac = w.sipp("uac", "uac", UAC, 5070, "udp", f"{CORE}:5060", RATE, n, TALK, dict(DOMAIN="udp.peer.test"))
     time.sleep(3)
     change = During(w, do)
-    if tcp:
-        over.join(n / RATE + 60)
-    else:
-        uac.done()
+    uac.done()
     change.join()
     uas.stop()
-    if tcp:
-        w.figures.update(trunk.figures())
-        w.equal("200s to INVITEs and BYEs", (trunk.count("INVITE", 200), trunk.count("BYE", 200)), (n, n))
-    else:
-        uac.clean(n)
+    uac.clean(n)
     uas.clean(n)
     return n
-
-
-class Trunk(Agent):
-    """A proxy of the core that calls over four TCP connections, listens itself, and opens a connection again that the
-    element has closed. (SIPp does none of this: it gives up its calls.)"""
-
-    LINES, PORT = 4, 5070
-
-    def __init__(self):
-        self.ip, self.home = UAC, f"{UAC}:{self.PORT}"
-        self.seen, self.waiting, self.strays = {}, {}, []
-        self.lines, self.opened, self.accepted = [None] * self.LINES, 0, 0
-        self.locks = [asyncio.Lock() for _ in range(self.LINES)]
-
-    def request(self, *about):
-        return super().request(*about).replace("SIP/2.0/TLS", "SIP/2.0/TCP").replace("transport=tls", "transport=tcp")
-
-    def came(self, reader, writer):
-        self.accepted += 1
-        Connection(reader, writer, lambda m, c: self.took(m, c, True))
-
-    async def line(self, i):
-        async with self.locks[i]:
-            line = self.lines[i]
-            if line is None or line.task.done():
-                reader, writer = await asyncio.open_connection(CORE, 5060, local_addr=(self.ip, 0))
-                self.lines[i] = Connection(reader, writer, lambda m, c: self.took(m, c, False))
-                self.opened += 1
-            return self.lines[i]
-
-    async def call(self, i):
-        name, at = f"trunk-{i}", i % self.LINES
-        (await self.line(at)).send(self.invite(name, "sip:+15551230001@udp.peer.test"))
-        ok = await self.expect(name, "INVITE", 200, 20)
-        (await self.line(at)).send(self.in_dialog("ACK", 1, ok))
-        await asyncio.sleep(TALK / 1000)
-        (await self.line(at)).send(self.in_dialog("BYE", 2, ok))
-        await self.expect(name, "BYE", 200, 20)
-
-    def calls(self, w, n):
-        async def run():
-            await asyncio.start_server(self.came, self.ip, self.PORT)
-            return await paced(RATE, n, self.call)
-        for problem in asyncio.run(run())[:5]:
-            w.fail("a call failed: " + problem)
-
-    def figures(self):
-        """Connections of ours, and those that answers came home by."""
-        return dict(opened=self.opened, came_home=self.accepted, answers_home=self.count("INVITE", 200, True) + self.count("BYE", 200, True))
 
 
 def change_reload(w):
@@ -237,8 +175,8 @@ class Heir:
         os.kill(self.pid, number)
 
 
-def upgraded(w, seconds, limit, tcp=False):
-    """Three upgrades in a row, then two that can't succeed; all while calls are made."""
+def change_upgrade(w):
+    """200 calls/s over UDP, three upgrades in a row and two that can't succeed: no call fails, nothing is sent twice."""
     installed, real = w.path("installed"), w.binary
     os.symlink(real, installed)
     w.binary = installed
@@ -257,7 +195,7 @@ def upgraded(w, seconds, limit, tcp=False):
             w.sbe = Heir(json.loads(said.stdout)["pid"])
             status = status_of()
             w.equal("generation, predecessor", (status["generation"], status["predecessor"]), (generation, old.pid))
-            w.equal("exit of the old process", old.wait(limit), 0)
+            w.equal("exit of the old process", old.wait(20), 0)
             took.append(round(time.monotonic() - begun, 1))
             w.equal("predecessor", status_of()["predecessor"], None)
         for broken in (install_false, faulty):
@@ -279,20 +217,10 @@ def upgraded(w, seconds, limit, tcp=False):
         with urllib.request.urlopen("http://127.0.0.1:9060/api/v1/status", timeout=5) as answer:
             return json.load(answer)
 
-    n = calls(w, seconds, change, tcp)
+    n = calls(w, 45, change)
     w.figures["old_stayed_s"] = took
     w.equal("upgrades that failed, by the element", int(metric("sbe_upgrades_total", 'outcome="failed"')), 2)
     w.equal("datagrams that could not be handed over", int(metric("sbe_dropped_total", 'reason="hand_over"')), 0)
     w.expect(metric("sbe_requests_total", 'method="INVITE"') > 0, "the last process had no calls")
     w.equal("calls left", int(metric("sbe_calls")), 0)
     both_sides(w, w.finish(), n)
-
-
-def change_upgrade_udp(w):
-    """200 calls/s over UDP, three upgrades in a row and two that can't succeed: no call fails, nothing is sent twice."""
-    upgraded(w, 45, 20)
-
-
-def change_upgrade_tcp(w):
-    """200 calls/s that come over four TCP connections, three upgrades and two that can't succeed: no call fails."""
-    upgraded(w, 45, 30, tcp=True)
