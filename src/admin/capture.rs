@@ -19,7 +19,7 @@ use crate::proxy::Policy;
 use crate::runtime::capture::{Capture, Filter, OCTETS, TIME, Wanted};
 use crate::runtime::node::Node;
 
-use super::http::error;
+use super::http::{Well, error};
 use super::resolve::round;
 use super::text::Text;
 
@@ -114,7 +114,7 @@ impl Asked {
     }
 }
 
-async fn start(State(node): State<Arc<Node>>, Query(asked): Query<Asked>) -> Response {
+async fn start(State(node): State<Arc<Node>>, Well(Query(asked)): Well<Query<Asked>>) -> Response {
     let wanted = match asked.wanted(&node.policy()) {
         Ok(wanted) => wanted,
         Err(text) => return error(StatusCode::BAD_REQUEST, text),
@@ -141,8 +141,8 @@ struct Follow {
 /// `/api/v1/capture/ID.pcapng` gives the file, `/api/v1/capture/ID` how it stands.
 async fn fetch(
     State(node): State<Arc<Node>>,
-    Path(name): Path<String>,
-    Query(query): Query<Follow>,
+    Well(Path(name)): Well<Path<String>>,
+    Well(Query(query)): Well<Query<Follow>>,
 ) -> Response {
     let (id, file) = match name.strip_suffix(".pcapng") {
         Some(id) => (id, true),
@@ -164,7 +164,7 @@ async fn fetch(
     (set, Body::from_stream(parts)).into_response()
 }
 
-async fn stop(State(node): State<Arc<Node>>, Path(id): Path<String>) -> Response {
+async fn stop(State(node): State<Arc<Node>>, Well(Path(id)): Well<Path<String>>) -> Response {
     match id.parse().ok().filter(|id| node.captures().remove(*id)) {
         Some(id) => Json(json!({ "ok": true, "id": id })).into_response(),
         None => error(StatusCode::NOT_FOUND, "there is no such capture"),

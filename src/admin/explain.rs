@@ -70,8 +70,8 @@ fn leg_of(policy: &Policy, record: &Record, leg: &LegRecord) -> Value {
             from_cache(&mut found, located, asked);
         }
         if let Ok(Value::Object(mut found)) = serde_json::to_value(found) {
-            for candidate in found.get_mut("candidates").and_then(Value::as_array_mut).into_iter().flatten() {
-                note(record, leg, candidate);
+            if let Some(candidates) = found.get_mut("candidates").and_then(Value::as_array_mut) {
+                note(record, leg, candidates);
             }
             map.insert("target".into(), located.key.to_string().into());
             map.extend(found);
@@ -80,22 +80,29 @@ fn leg_of(policy: &Policy, record: &Record, leg: &LegRecord) -> Value {
     value
 }
 
-/// What became of a candidate: the number of its attempt, from 1, or why there was none.
-fn note(record: &Record, leg: &LegRecord, candidate: &mut Value) {
-    let Some(map) = candidate.as_object_mut() else { return };
-    let instance = map.get("instance").and_then(Value::as_str).unwrap_or_default().to_owned();
-    let tried = record.attempts.iter().position(|a| {
-        record.legs.get(usize::from(a.place.0)).is_some_and(|l| l.party == leg.party)
-            && a.instance.to_string() == instance
-    });
-    let note = match (tried, map.get("health").and_then(Value::as_str)) {
-        (Some(_), _) => "tried",
-        (None, Some("down" | "probed_down")) => "passed over: it was down",
-        (None, _) if record.ended.is_none() => "not tried yet",
-        (None, _) => "not needed",
+/// What became of each candidate: the number of its attempt, from 1, or why there was none.
+fn note(record: &Record, leg: &LegRecord, candidates: &mut [Value]) {
+    let tried = |candidate: &Value| {
+        let instance = candidate.get("instance").and_then(Value::as_str).unwrap_or_default();
+        record.attempts.iter().position(|a| {
+            record.legs.get(usize::from(a.place.0)).is_some_and(|l| l.party == leg.party)
+                && a.instance.to_string() == instance
+        })
     };
-    map.insert("note".into(), note.into());
-    map.insert("tried".into(), tried.map(|t| t + 1).into());
+    let tries: Vec<Option<usize>> = candidates.iter().map(tried).collect();
+    let last = tries.iter().rposition(Option::is_some);
+    for (at, (candidate, tried)) in candidates.iter_mut().zip(tries).enumerate() {
+        let Some(map) = candidate.as_object_mut() else { continue };
+        let down = matches!(map.get("health").and_then(Value::as_str), Some("down" | "probed_down"));
+        let note = match tried {
+            Some(_) => "tried",
+            None if down && last.is_some_and(|last| at < last) => "passed over: it was down",
+            None if record.ended.is_none() => "not tried yet",
+            None => "not needed",
+        };
+        map.insert("note".into(), note.into());
+        map.insert("tried".into(), tried.map(|t| t + 1).into());
+    }
 }
 
 fn attempt(record: &Record, at: usize) -> Option<Value> {

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use axum::extract::connect_info::Connected;
-use axum::extract::{ConnectInfo, Path, Query, Request, State};
+use axum::extract::{ConnectInfo, FromRequestParts, Path, Query, Request, State};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
 use axum::middleware::{self, Next};
 use axum::response::{Html, IntoResponse, Response};
@@ -27,6 +28,8 @@ use super::feed::{self, Feed};
 use super::whatif::WhatIf;
 use super::{alto, api, assets, capture, explain, metrics, overview, page, resolve, search, text};
 
+/// All routes and what they answer (OpenAPI 3.1).
+pub(super) const OPENAPI: &str = include_str!("openapi.json");
 /// Connections served at a time; others wait to be accepted.
 const MAX_CONNECTIONS: usize = 128;
 /// A connection that sends nothing for so long is closed; longer than any answer takes.
@@ -135,6 +138,7 @@ fn router(node: Arc<Node>, feed: Arc<Feed>) -> Router {
     let audit = fence.audit.clone();
     Router::new()
         .route("/api/v1/audit", get(async move || Json(audit.json())))
+        .route("/api/v1/openapi.json", get(async || ([(header::CONTENT_TYPE, "application/json")], OPENAPI)))
         .merge(assets::routes())
         .merge(feed::routes(feed))
         .merge(capture::routes())
@@ -163,6 +167,25 @@ fn router(node: Arc<Node>, feed: Arc<Feed>) -> Router {
 }
 
 type Shared = State<Arc<Node>>;
+
+/// A part of a request; what is wrong with it is told as every other error.
+pub(super) struct Well<E>(pub(super) E);
+
+impl<S, E> FromRequestParts<S> for Well<E>
+where
+    S: Send + Sync,
+    E: FromRequestParts<S>,
+    E::Rejection: std::fmt::Display,
+{
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Response> {
+        E::from_request_parts(parts, state).await.map(Well).map_err(|rejection| {
+            let text = rejection.to_string();
+            error(rejection.into_response().status(), text)
+        })
+    }
+}
 
 /// Errors are JSON too.
 pub(super) fn error(status: StatusCode, text: impl Into<String>) -> Response {
@@ -278,7 +301,7 @@ struct Limit {
     limit: Option<usize>,
 }
 
-async fn dns(State(node): Shared, Query(query): Query<Limit>) -> Json<Value> {
+async fn dns(State(node): Shared, Well(Query(query)): Well<Query<Limit>>) -> Json<Value> {
     let limit = query.limit.unwrap_or(api::DNS_ENTRIES).min(100_000);
     // The cache may be large.
     let entries = tokio::task::spawn_blocking(move || api::dns(&node, limit)).await;
@@ -291,7 +314,7 @@ async fn flush(State(node): Shared) -> Json<Value> {
     Json(json!({ "ok": true }))
 }
 
-async fn flush_name(State(node): Shared, Path(name): Path<String>) -> Response {
+async fn flush_name(State(node): Shared, Well(Path(name)): Well<Path<String>>) -> Response {
     if name.is_empty() || name.len() > 255 || !name.bytes().all(|b| b.is_ascii_graphic()) {
         return error(StatusCode::BAD_REQUEST, "this is no domain name");
     }
@@ -300,7 +323,7 @@ async fn flush_name(State(node): Shared, Path(name): Path<String>) -> Response {
     Json(json!({ "ok": true, "name": name })).into_response()
 }
 
-async fn alto_state(State(node): Shared, Query(query): Query<Limit>) -> Json<Value> {
+async fn alto_state(State(node): Shared, Well(Query(query)): Well<Query<Limit>>) -> Json<Value> {
     let limit = query.limit.unwrap_or(alto::COSTS).min(100_000);
     let state = tokio::task::spawn_blocking(move || alto::alto(&node, limit)).await;
     Json(state.unwrap_or_default())
@@ -314,7 +337,7 @@ async fn flush_alto(State(node): Shared) -> Response {
     Json(json!({ "ok": true })).into_response()
 }
 
-async fn flush_alto_of(State(node): Shared, Path(whose): Path<String>) -> Response {
+async fn flush_alto_of(State(node): Shared, Well(Path(whose)): Well<Path<String>>) -> Response {
     let Some(addrs) = alto::addresses(&node, &whose) else {
         return error(StatusCode::NOT_FOUND, "this is neither a peer nor an address");
     };
@@ -332,7 +355,7 @@ struct Uri {
     down: Option<String>,
 }
 
-async fn resolve_uri(State(node): Shared, Query(query): Query<Uri>) -> Response {
+async fn resolve_uri(State(node): Shared, Well(Query(query)): Well<Query<Uri>>) -> Response {
     let Some(uri) = query.uri else {
         return error(StatusCode::BAD_REQUEST, "say which: /api/v1/resolve?uri=sip:example.com");
     };
@@ -347,7 +370,7 @@ async fn resolve_uri(State(node): Shared, Query(query): Query<Uri>) -> Response 
     }
 }
 
-async fn calls(State(node): Shared, Query(query): Query<search::Query>) -> Response {
+async fn calls(State(node): Shared, Well(Query(query)): Well<Query<search::Query>>) -> Response {
     let policy = node.policy();
     let look = {
         let (node, policy) = (Arc::clone(&node), Arc::clone(&policy));
@@ -363,7 +386,7 @@ async fn calls(State(node): Shared, Query(query): Query<search::Query>) -> Respo
     }
 }
 
-async fn call(State(node): Shared, Path(call_id): Path<String>) -> Response {
+async fn call(State(node): Shared, Well(Path(call_id)): Well<Path<String>>) -> Response {
     let policy = node.policy();
     let records = node.records(call_id.as_bytes());
     if records.is_empty() {

@@ -198,8 +198,58 @@ fn state(text: &mut Text, live: Live, policy: &Policy, node: &Node) {
     for peer in policy.peers.iter().flatten() {
         text.sample(&[("peer", &peer.config.name)], node.ledger().calls(peer.id));
     }
+    limits(text, node, policy);
     text.family("sbe_calls_aged_total", "counter", "Calls dropped from the count because nobody ended them.")
         .sample(&[], node.stats().calls_aged);
+}
+
+/// What counts against limits, and the limits; only of those that have any.
+fn limits(text: &mut Text, node: &Node, policy: &Policy) {
+    let now = Instant::now();
+    let peers = || policy.peers.iter().flatten();
+    let help = "max_calls of a peer, to which sbe_peer_calls is held.";
+    text.family("sbe_peer_calls_limit", "gauge", help);
+    for (peer, most) in peers().filter_map(|p| Some((p, p.config.max_calls?))) {
+        text.sample(&[("peer", &peer.config.name)], most);
+    }
+    let limited = || peers().filter_map(|p| Some((p, p.config.max_rate?)));
+    let help =
+        "New calls of the last second that count against max_rate of a peer; above it the next is refused.";
+    text.family("sbe_peer_rate", "gauge", help);
+    for (peer, most) in limited() {
+        text.sample(&[("peer", &peer.config.name)], node.ledger().used(now, peer.id, Some(most)).rate);
+    }
+    text.family("sbe_peer_rate_limit", "gauge", "max_rate of a peer, new calls per second.");
+    for (peer, most) in limited() {
+        text.sample(&[("peer", &peer.config.name)], most);
+    }
+    let any = peers().any(|p| policy.instance_limits(Party::Peer(p.id)).any());
+    let listed = if any { node.instances(now) } else { Vec::new() };
+    let used: Vec<_> = listed
+        .iter()
+        .filter_map(|l| {
+            let (used, limits) = node.used_of(now, l.peer?, &l.instance)?;
+            Some((policy.peer_name(l.peer), l.instance.to_string(), used, limits))
+        })
+        .collect();
+    let help = "Calls that count against max_calls_per_instance.";
+    text.family("sbe_instance_calls", "gauge", help);
+    for (peer, instance, used, _) in &used {
+        text.sample(&[("peer", peer), ("instance", instance)], used.calls);
+    }
+    text.family("sbe_instance_calls_limit", "gauge", "max_calls_per_instance.");
+    for (peer, instance, most) in used.iter().filter_map(|(p, i, _, l)| Some((p, i, l.calls?))) {
+        text.sample(&[("peer", peer), ("instance", instance)], most);
+    }
+    let help = "New calls of the last second that count against max_rate_per_instance.";
+    text.family("sbe_instance_rate", "gauge", help);
+    for (peer, instance, rate) in used.iter().filter_map(|(p, i, u, l)| l.rate.map(|_| (p, i, u.rate))) {
+        text.sample(&[("peer", peer), ("instance", instance)], rate);
+    }
+    text.family("sbe_instance_rate_limit", "gauge", "max_rate_per_instance, new calls per second.");
+    for (peer, instance, most) in used.iter().filter_map(|(p, i, _, l)| Some((p, i, l.rate?))) {
+        text.sample(&[("peer", peer), ("instance", instance)], most);
+    }
 }
 
 fn overload(text: &mut Text, node: &Node, stats: &Stats, policy: &Policy, now: Instant) {

@@ -39,6 +39,8 @@ mod feed;
 mod http;
 mod journal;
 mod metrics;
+#[cfg(test)]
+mod openapi_tests;
 mod overview;
 mod page;
 mod process;

@@ -42,7 +42,7 @@ impl World {
         Self::of(name, &configuration(""), quiet)
     }
 
-    fn of(name: Option<&str>, text: &str, quiet: Duration) -> Self {
+    pub(super) fn of(name: Option<&str>, text: &str, quiet: Duration) -> Self {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let (core, peer) = (socket("127.0.0.11"), socket("127.0.0.21"));

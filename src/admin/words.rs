@@ -47,7 +47,9 @@ pub fn refusal(reason: &str) -> Option<&'static str> {
             "the sender is neither the core nor a peer: see [core] and [[peer]] sources and tls_names"
         }
         "no_transit" => "a peer asked for a domain that is not ours: peers reach our own domains only",
-        "unknown_domain" => "the domain is neither ours nor a peer's: name it in a [[peer]]'s domains",
+        "unknown_domain" => {
+            "the domain of the Request-URI is neither ours nor a peer's: name it in a [[peer]]'s domains, or in [node] domains"
+        }
         "no_route" => "no [[route]] prefix fits the number",
         "route_not_allowed" => {
             "the next hop of the dialog's route set lies in nobody's domains, sources or next hops"

@@ -205,11 +205,11 @@ fn attempt(out: &mut String, at: usize, a: &Value) {
     }
     line!(
         out,
-        "{} try {} {}, {} ms after it began",
+        "{} try {}, {} ms after it began, {}",
         at_ms(&a["ended_ms"]),
         at + 1,
-        plain(&a["what"]),
-        plain(&a["took_ms"])
+        plain(&a["took_ms"]),
+        plain(&a["what"])
     );
 }
 

@@ -172,7 +172,7 @@ fn what_stood_in_a_message_is_shown_without_control_octets() {
         "left out: b. SRV (no_port)",
         "try 1: udp:127.0.0.2:5060 (s.b)",
         "chosen: the only server of priority 10",
-        "try 1 said nothing at all in its time, 9.8 ms after it began",
+        "try 1, 9.8 ms after it began, said nothing at all in its time",
         "time spent: looking up sp 0.1 ms, try 1 9.8 ms",
     ] {
         assert!(text.contains(part), "{part} in\n{text}");

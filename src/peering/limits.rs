@@ -191,7 +191,42 @@ impl Ledger {
     }
 }
 
+/// What counts against limits at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    /// Calls.
+    pub calls: u32,
+    /// New calls that count against the rate: 0 after a quiet second, above the limit when the next would be refused.
+    /// 0 without a limit.
+    pub rate: u32,
+}
+
+impl Ledger {
+    /// What counts against the limits of a peer.
+    pub fn used(&self, now: Instant, peer: PeerId, max_rate: Option<u32>) -> Used {
+        let now = now.saturating_duration_since(self.epoch);
+        self.account(peer).map_or_else(Used::default, |a| a.used(now, max_rate))
+    }
+
+    /// What counts against the limits of an instance; nothing where it has had no call that was limited.
+    pub fn used_of(&self, now: Instant, key: u64, limits: InstanceLimits) -> Used {
+        let now = now.saturating_duration_since(self.epoch);
+        let place = self.places_of(key).find(|(_, place)| place.key.load(Ordering::Relaxed) == key);
+        place.map_or_else(Used::default, |(_, place)| place.account.used(now, limits.rate))
+    }
+}
+
 impl Account {
+    fn used(&self, now: Duration, rate: Option<u32>) -> Used {
+        let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX / 2);
+        let ahead = self.arrival.load(Ordering::Relaxed).saturating_sub(now);
+        let rate = rate.filter(|rate| *rate > 0).map_or(0, |rate| {
+            let interval = 1_000_000_000 / u64::from(rate);
+            u32::try_from(ahead.div_ceil(interval.max(1))).unwrap_or(u32::MAX)
+        });
+        Used { calls: self.calls.load(Ordering::Relaxed), rate }
+    }
+
     /// True without calls and with all its tokens.
     fn is_idle(&self, now: Duration) -> bool {
         let now = u64::try_from(now.as_nanos()).unwrap_or(u64::MAX / 2);
@@ -312,6 +347,23 @@ mod tests {
             assert_eq!(full.is_some(), n > 5, "{n}");
         }
         assert_eq!(l.is_full(t + Duration::from_secs(1), 3, limits), None);
+    }
+
+    #[test]
+    fn what_counts_against_a_limit_is_told() {
+        let t = Instant::now();
+        let l = Ledger::new(t);
+        for _ in 0..3 {
+            assert_eq!(l.charge(t, PEER, None, Some(10)), Ok(()));
+        }
+        assert_eq!(l.used(t, PEER, Some(10)), Used { calls: 3, rate: 3 });
+        assert_eq!(l.used(t + Duration::from_millis(150), PEER, Some(10)), Used { calls: 3, rate: 2 });
+        assert_eq!(l.used(t + Duration::from_secs(2), PEER, Some(10)), Used { calls: 3, rate: 0 });
+        assert_eq!(l.used(t, PEER, None), Used { calls: 3, rate: 0 });
+        let limits = InstanceLimits { calls: Some(5), rate: Some(5) };
+        assert_eq!(l.used_of(t, 7, limits), Used::default(), "nothing is known of it");
+        assert!(l.sit(t, 7, limits).is_ok());
+        assert_eq!(l.used_of(t, 7, limits), Used { calls: 1, rate: 1 });
     }
 
     #[test]

@@ -10,7 +10,7 @@ pub mod scopes;
 pub mod sources;
 
 pub use domains::{Domains, Owner};
-pub use limits::{InstanceLimits, Ledger, Refusal, Seat};
+pub use limits::{InstanceLimits, Ledger, Refusal, Seat, Used};
 pub use published::{Published, PublishedName};
 pub use scopes::Scopes;
 pub use sources::Sources;

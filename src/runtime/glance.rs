@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use crate::flow::PeerId;
 use crate::location::Instance;
+use crate::peering::{InstanceLimits, Party, Used};
 use crate::proxy::decision::Record;
 use crate::shard::Stats;
 use crate::shard::overload::State;
@@ -98,5 +100,13 @@ impl Node {
             }
         }
         all
+    }
+
+    /// What counts against the limits of a peer's instance; `None`: it has none.
+    pub fn used_of(&self, now: Instant, peer: PeerId, instance: &Instance) -> Option<(Used, InstanceLimits)> {
+        let party = Party::Peer(peer);
+        let limits = self.policy().instance_limits(party);
+        let key = limits.any().then(|| self.with_shard(0, |shard| shard.seat_key(party, instance)))??;
+        Some((self.ledger().used_of(now, key, limits), limits))
     }
 }

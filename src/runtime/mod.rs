@@ -24,6 +24,7 @@ mod follow;
 pub mod glance;
 mod glue;
 pub mod hep;
+mod instances;
 mod listen;
 pub mod log;
 pub mod node;

@@ -2,7 +2,6 @@
 //!
 //! What is asked of the shards is copied out under their locks and worked on outside.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -19,7 +18,6 @@ use crate::shard::{Seeds, Shard, Stats, Update};
 
 use super::call_records::CallRecords;
 use super::capture::Captures;
-use super::costs::Down;
 use super::dns::{EnabledByRealm, Resolver};
 use super::fixed::keep_fixed;
 use super::hep::Capture;
@@ -29,9 +27,6 @@ use super::tls::{Certificate, Tls};
 use super::upgrade::channel::Secrets;
 use super::upgrade::{Desk, Heritage, Predecessor};
 use super::{Counters, Handle, alto, follow, probe, secret, start_from, workers};
-
-/// Most instances listed.
-const MAX_LISTED: usize = 4096;
 
 /// An instance of a peer (`None`: the core's) and how it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +79,7 @@ pub struct Node {
     reloads: [AtomicU64; 2],
     /// Held while a configuration is taken over.
     reloading: Mutex<()>,
-    probed: ArcSwap<Vec<(PeerId, Instance)>>,
+    pub(super) probed: ArcSwap<Vec<(PeerId, Instance)>>,
     /// Tells the prober of a new policy.
     policy_changed: Arc<tokio::sync::Notify>,
     /// Tells who follows the names in `sources` of a new policy.
@@ -478,49 +473,6 @@ impl Node {
         self.each(|shard| shard.open()).into_iter().sum()
     }
 
-    /// Instances of which something is remembered, with the worst standing of all shards.
-    pub fn health(&self, now: Instant) -> BTreeMap<Instance, Standing> {
-        let mut worst: BTreeMap<Instance, Standing> = BTreeMap::new();
-        for (instance, standing) in self.each(|shard| shard.health(now)).into_iter().flatten() {
-            let known = worst.entry(instance).or_insert(standing);
-            if badness(&standing) > badness(known) {
-                *known = standing;
-            }
-        }
-        worst
-    }
-
-    /// The instances that are down.
-    fn down(&self, now: Instant) -> Down {
-        let down = |s: &Standing| matches!(s, Standing::Down { .. } | Standing::ProbedDown);
-        self.health(now).into_iter().filter(|(_, s)| down(s)).map(|(i, _)| i).collect()
-    }
-
-    /// The instances that were located for calls within the last hour, or are probed; by peer, then instance.
-    pub fn instances(&self, now: Instant) -> Vec<Listed> {
-        let health = self.health(now);
-        let mut all: BTreeMap<(Option<PeerId>, Instance), bool> = BTreeMap::new();
-        for (peer, instance) in self.probed.load().iter() {
-            all.insert((Some(*peer), *instance), true);
-        }
-        for (peer, located) in self.stats().locations(now) {
-            for instance in located.instances() {
-                if all.len() >= MAX_LISTED {
-                    break;
-                }
-                all.entry((peer, instance)).or_insert(false);
-            }
-        }
-        all.into_iter()
-            .map(|((peer, instance), probed)| Listed {
-                peer,
-                instance,
-                standing: health.get(&instance).copied().unwrap_or(Standing::Up),
-                probed,
-            })
-            .collect()
-    }
-
     /// Gives news to one shard, or to all of them.
     pub(super) fn update(&self, shard: Option<usize>, update: Update) {
         match shard {
@@ -551,16 +503,6 @@ async fn watch_certificates(node: Weak<Node>) {
         node.tell_of_certificates();
         drop(node);
         tokio::time::sleep(Duration::from_secs(86_400)).await;
-    }
-}
-
-/// Order of standings, worse ones higher.
-fn badness(standing: &Standing) -> (u8, Option<Instant>) {
-    match standing {
-        Standing::Up => (0, None),
-        Standing::Trial => (1, None),
-        Standing::Down { until } => (2, Some(*until)),
-        Standing::ProbedDown => (3, None),
     }
 }
 

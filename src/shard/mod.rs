@@ -36,6 +36,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::flow::{Origin, PeerId};
 use crate::location::{Health, HealthPolicy, Instance, Observation, Standing};
+use crate::peering::Party;
 use crate::proxy::decision::{Record, Ring};
 use crate::proxy::{Context, Policy};
 use crate::transaction::{Effects, KeySecrets, Lanes, ServerKey, Timer};
@@ -279,6 +280,11 @@ impl Shard {
     /// Calls counted now.
     pub fn calls(&self) -> usize {
         self.core.calls.len()
+    }
+
+    /// By what the ledger knows an instance of a party; the same in all shards.
+    pub fn seat_key(&self, to: Party, instance: &Instance) -> u64 {
+        self.core.call_hash.hash_one((to, instance))
     }
 
     /// Timers armed, stale ones included.

@@ -83,6 +83,30 @@ fn no_message_of_a_call_allocates_more_than_its_bound() {
     }
 }
 
+/// Scanners send a lot; what they send costs to be read, and no more.
+#[test]
+fn a_strangers_request_allocates_nothing() {
+    let mut rig = Rig::new();
+    let origin = sbe::flow::Origin {
+        transport: sbe::flow::Transport::Udp,
+        listener: sbe::flow::ListenerId(0),
+        remote: ([203, 0, 113, 9], 5060).into(),
+        local: ([127, 0, 0, 1], 5060).into(),
+        conn: None,
+        identity: None,
+    };
+    for call in 0..10 {
+        let invite = rig::invite(call);
+        let before = counted();
+        rig.shard.handle_input(rig.now, sbe::shard::Input::Message { origin: &origin, bytes: &invite });
+        assert!(rig.shard.poll_output().is_none());
+        if call > 0 {
+            assert_eq!(counted() - before, 0);
+        }
+    }
+    assert_eq!(rig.shard.stats().dropped.get("stranger"), Some(&10));
+}
+
 /// Two transactions on either side; those timers that most calls have no use for are put off.
 #[test]
 fn a_call_that_is_answered_at_once_arms_few_timers() {

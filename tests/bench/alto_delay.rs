@@ -227,8 +227,8 @@ fn main() {
         refused.load(Ordering::Relaxed) - worlds.len() as u64
     );
     println!(
-        "{:<14} {:>7} {:>11} {:>10} {:>8}  {}",
-        "ALTO server", "calls", "median", "p99", "ratio", "asked, costs known"
+        "{:<14} {:>7} {:>11} {:>10} {:>8}  asked, costs known",
+        "ALTO server", "calls", "median", "p99", "ratio"
     );
     let mut first = None;
     for world in &worlds {

@@ -186,8 +186,7 @@ fn what_cannot_be_read_is_dropped_here_and_nothing_is_passed_on_before() {
     assert_eq!(both.udp(CORE, b"\r\n\r\n"), (vec![], vec![]));
     assert_eq!(both.udp(CORE, b"INVITE"), (vec![], vec![]));
     // A stranger is one to the successor too.
-    let mut stranger = invite();
-    stranger.call_id = "x".into();
+    let stranger = Request::new("INVITE", "sip:bob@peer-a.example.net", "192.0.2.250:5060", "x", "x");
     assert_eq!(both.udp("192.0.2.250:5060", &stranger.bytes()), (vec![], vec![]));
     assert_eq!(
         (both.old.shard.stats().dropped.get("stranger"), both.new.shard.stats().dropped["stranger"]),

@@ -14,6 +14,7 @@ mod returns;
 mod rig;
 mod secure;
 mod seeds;
+mod strangers;
 mod trust;
 mod world;
 mod zone;
