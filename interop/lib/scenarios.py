@@ -39,8 +39,7 @@ ALL = {
     "hep": sight.hep,
     "change-reload": change.change_reload,
     "change-drain": change.change_drain,
-    "change-upgrade-udp": change.change_upgrade_udp,
-    "change-upgrade-tcp": change.change_upgrade_tcp,
+    "change-upgrade": change.change_upgrade,
 }
 
 QUICK = ["plain-udp", "udp-to-tcp", "cancel", "refused", "black-hole", "says-503", "tcp-reset", "kamailio",

@@ -102,6 +102,8 @@ struct Connection<E: Element, S> {
     owed: usize,
     /// Requests written that have had no final response yet.
     asked: usize,
+    /// While another process takes over: since when each of those has been waited for, at the latest.
+    waiting: VecDeque<Instant>,
     /// The last responses written, with their lengths, so that those can be named that a reset has destroyed.
     sent: VecDeque<(SendToken, usize)>,
     /// Something written may still be held back.
@@ -140,6 +142,7 @@ where
         written: 0,
         owed: 0,
         asked: 0,
+        waiting: VecDeque::new(),
         sent: VecDeque::new(),
         unflushed: false,
         look: None,

@@ -166,7 +166,7 @@ async fn attack(manner: Manner, words: &str) {
         "[node]\nname = \"sbe.test\"\ndomains = [\"core.test\"]\n\n\
          [[listen]]\ntransport = \"udp\"\nbind = \"127.0.0.1:0\"\nrealm = \"core\"\n\n\
          [[listen]]\ntransport = \"udp\"\nbind = \"127.0.0.1:0\"\nrealm = \"peering\"\n\n\
-         [runtime]\nworkers = 1\n\n[dns]\nservers = [\"{}\"]\nsticky = \"none\"\n\n\
+         [runtime]\nworkers = 1\n\n[overload]\nenabled = false\n\n[dns]\nservers = [\"{}\"]\nsticky = \"none\"\n\n\
          [core]\nsources = [\"127.0.0.1/32\"]\nnext_hops = [\"sip:127.0.0.1:5060\"]\n\n\
          [[peer]]\nname = \"dest\"\ndomains = [\"dest.test\"]\n\n\
          [alto]\ndirectory = \"http://{alto}/\"\nrefresh = \"300ms\"\npersist = 1\nhold_down = \"0s\"\n\

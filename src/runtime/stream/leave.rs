@@ -33,7 +33,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
     }
 
     /// Another process takes over: whether the other end loses nothing if it has to open a new connection.
-    pub(super) fn may_be_left(&self) -> bool {
+    pub(super) fn may_be_left(&mut self) -> bool {
         if !self.worker.node.leaving.load(Ordering::Relaxed) {
             return false;
         }
@@ -46,14 +46,21 @@ impl<E: Element, S: Stream> Connection<E, S> {
             Stage::Leaving { since } => now.saturating_duration_since(since) >= RESTLESS,
             _ => return false,
         };
-        // What nobody answers in time, nobody will answer.
-        let settled =
-            (self.owed == 0 && self.asked == 0) || quiet >= self.worker.node.settings.answer_timeout;
-        settled
+        self.settled(now)
             && (quiet >= QUIET || restless)
             && self.taken.is_empty()
             && self.conn.is_flushed()
             && self.stream.queued() == 0
+    }
+
+    /// Nothing is waited for. What nobody has answered in time does not count: there are requests that are never
+    /// answered (RFC 4320), and which of them an answer was for is not known here.
+    fn settled(&mut self, now: Instant) -> bool {
+        let limit = self.worker.node.settings.answer_timeout;
+        let open = self.owed.saturating_add(self.asked);
+        self.waiting.truncate(open);
+        self.waiting.resize(open, now);
+        self.waiting.back().is_none_or(|newest| now.saturating_duration_since(*newest) >= limit)
     }
 
     /// What is read goes to the shards: until the end begins, and after that if requests may have crossed it.
