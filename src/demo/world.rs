@@ -58,7 +58,8 @@ pub struct World {
     admin_server: JoinHandle<io::Result<()>>,
 }
 
-/// The configuration of a border element with listeners on free ports of loopback towards both sides.
+/// The configuration of a border element with listeners on free ports of loopback towards both sides. On a machine that is
+/// busy with something else its threads, and those of the callers, wait for a core: that is no overload of the demo's.
 fn config(dns: SocketAddr, alto: &str, certificates: &Path) -> String {
     let certificates = certificates.display();
     let listen: String = ["core", "peering"]
@@ -77,7 +78,8 @@ fn config(dns: SocketAddr, alto: &str, certificates: &Path) -> String {
          [tls]\ncertificate = \"{certificates}/node.pem\"\nkey = \"{certificates}/node.key\"\n\
          trust = [\"{certificates}/ca.pem\"]\n\n[core]\nsources = [\"{LOOPBACK}/32\"]\nnext_hops = [\"sip:{LOOPBACK}:5060\"]\n\n\
          [[peer]]\nname = \"demo\"\ndomains = [\"{DOMAIN}\"]\n\n\
-         [alto]\ndirectory = \"{alto}\"\nrefresh = \"250ms\"\npersist = 1\nhold_down = \"0s\"\n\n[admin]\nbind = \"{LOOPBACK}:0\"\n"
+         [alto]\ndirectory = \"{alto}\"\nrefresh = \"250ms\"\npersist = 1\nhold_down = \"0s\"\n\n\
+         [overload]\ntarget_delay = \"500ms\"\n\n[admin]\nbind = \"{LOOPBACK}:0\"\n"
     )
 }
 
