@@ -69,7 +69,7 @@ fn callee(socket: UdpSocket, end: Arc<AtomicBool>) {
             kept.extend(rows(text, name).into_iter().map(str::to_owned));
         }
         let invite = text.starts_with("INVITE");
-        let kept = kept.join("\r\n").replace("To: <sip:b>", "To: <sip:b>;tag=callee");
+        let kept = kept.join("\r\n").replace("To: <sip:b>\r\n", "To: <sip:b>;tag=callee\r\n");
         let body = if invite { SDP } else { "" };
         let answer = format!(
             "SIP/2.0 200 OK\r\n{kept}\r\nContact: <sip:b@{own}>\r\nContent-Length: {}\r\n\r\n{body}",
