@@ -24,6 +24,10 @@ use sbe::flow::Transport;
 use sbe::runtime::capture::{Filter, OCTETS, Wanted};
 use sbe::runtime::node::Node;
 
+// As in the program.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// Calls under way at a time.
 const WINDOW: usize = 24;
 /// Longer than 64*T1: all transactions of a round are over then.

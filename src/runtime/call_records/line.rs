@@ -169,12 +169,18 @@ pub(super) fn rfc3339(at: SystemTime) -> String {
 
 /// What stood in a message, as printable ASCII of bounded length.
 fn shown(octets: &[u8]) -> String {
-    let mut text = String::with_capacity(octets.len().min(MAX_TEXT));
-    for octet in octets.iter().take(MAX_TEXT) {
-        match octet {
-            // JSON has its own escapes for these.
-            b'"' | b'\'' => text.push(char::from(*octet)),
-            _ => text.extend(octet.escape_ascii().map(char::from)),
+    // JSON has its own escapes for quotes.
+    let plain = |octet: &u8| matches!(octet, b' '..=b'~') && *octet != b'\\';
+    let mut rest = octets.get(..MAX_TEXT).unwrap_or(octets);
+    let mut text = String::with_capacity(rest.len());
+    while !rest.is_empty() {
+        // Mostly there is nothing else.
+        let (run, more) = rest.split_at(rest.iter().position(|o| !plain(o)).unwrap_or(rest.len()));
+        text.push_str(std::str::from_utf8(run).unwrap_or_default());
+        rest = more;
+        if let Some((odd, more)) = rest.split_first() {
+            text.extend(odd.escape_ascii().map(char::from));
+            rest = more;
         }
     }
     text
