@@ -330,4 +330,12 @@ impl Line {
             }
         }
     }
+
+    /// Nothing comes for so long, the end of the connection neither.
+    pub fn is_quiet_for(&self, time: Duration) -> bool {
+        self.stream.set_read_timeout(Some(time)).unwrap();
+        let quiet = self.stream.peek(&mut [0]).is_err();
+        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        quiet
+    }
 }
