@@ -296,8 +296,7 @@ fn requests_that_cross_the_farewell_of_a_connection_are_answered_at_their_sent_b
     std::thread::sleep(Duration::from_millis(500));
     for call in ["first", "second", "third"] {
         ask(call);
-        let (stream, _) = home.accept().unwrap();
-        let answer = Line::of(stream).wait(" 200 ");
+        let answer = node::accepted(&home).wait(" 200 ");
         assert_eq!(answer.get("Call-ID"), format!("{call}@x"));
     }
     assert_eq!(line.wait(" 200 ").get("Call-ID"), "before@x");
