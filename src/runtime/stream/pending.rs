@@ -51,7 +51,7 @@ impl Pending {
         if message.starts_with(b"SIP/2.0 ") || message.starts_with(b"ACK ") {
             return;
         }
-        let Some(key) = self.key(message) else { return };
+        let key = self.key(message);
         self.sweep(now);
         if self.by_branch.len() >= MOST && !self.by_branch.contains_key(&key) {
             return;
@@ -77,7 +77,7 @@ impl Pending {
         if !class.is_some_and(|class| (b'2'..=b'6').contains(class)) {
             return;
         }
-        let Some(key) = self.key(message) else { return };
+        let key = self.key(message);
         let Some(waited) = self.by_branch.get_mut(&key) else { return };
         if waited.cancel && (!waited.request || memchr::memmem::find(message, b" CANCEL\r\n").is_some()) {
             waited.cancel = false;
@@ -99,9 +99,10 @@ impl Pending {
         self.by_branch.values().all(|waited| waited.is_over(now, self.limit))
     }
 
-    fn key(&self, message: &[u8]) -> Option<u64> {
-        let via = top_via(message)?;
-        Some(self.by_branch.hasher().hash_one(via.branch()?))
+    /// Those without a branch (RFC 2543) share one.
+    fn key(&self, message: &[u8]) -> u64 {
+        let via = top_via(message);
+        self.by_branch.hasher().hash_one(via.as_ref().and_then(|via| via.branch()).unwrap_or_default())
     }
 
     fn sweep(&mut self, now: Instant) {
