@@ -3,13 +3,14 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
 
 from calls import both_sides, setup
 from secure import metric
-from world import CORE, HERE, LOOSE, ONE, PEERING, UAC, Failed, fill
+from world import CORE, CORE_UAS, HERE, LOOSE, ONE, PEERING, UAC, Failed, fill
 
 RATE, TALK = 200, 3000
 SECOND_CORE, SECOND_PEERING = "127.0.0.4", "127.0.0.5"
@@ -224,3 +225,40 @@ def change_upgrade(w):
     w.expect(metric("sbe_requests_total", 'method="INVITE"') > 0, "the last process had no calls")
     w.equal("calls left", int(metric("sbe_calls")), 0)
     both_sides(w, w.finish(), n)
+
+
+def change_upgrade_tcp(w):
+    """50 calls/s over TCP in both directions between two elements with persistent connections, three upgrades in a row:
+    no call fails, and nothing that was written on a connection has to be sent again."""
+    rate, n = 50, 3000
+    hop = f"sip:{CORE_UAS}:5080"
+    setup(w, sip='t1 = "100ms"', edit=lambda text: text.replace(f'"{hop}"', f'"{hop};transport=tcp"'))
+    trunk = w.spawn("trunk", [
+        sys.executable, f"{HERE}/lib/trunk.py", "--a", f"{CORE_UAS}:5080", "--a-to", f"{CORE}:5060", "--a-uri", "sip:alice@core.test",
+        "--b", f"{ONE}:5080", "--b-to", f"{PEERING}:5060", "--b-uri", "sip:bob@tcp.peer.test",
+        "--rate", str(rate), "--calls", str(n), "--ring", "0.02", "--talk", "2"])
+    stayed = []
+
+    def change():
+        for generation in (2, 3, 4):
+            begun, old = time.monotonic(), w.sbe
+            w.sbe = Heir(ask(w, "upgrade")["pid"])
+            w.equal("exit of the old process", old.wait(60), 0)
+            stayed.append(round(time.monotonic() - begun, 1))
+        w.expect(trunk.poll() is None, "the calls were over before the last upgrade was")
+
+    time.sleep(4)
+    change = During(w, change)
+    trunk.wait(n / rate + 60)
+    change.join()
+    found = json.loads(w.text("trunk.out").splitlines()[-1])
+    w.equal("calls, failed ones: " + w.text("trunk.err")[-400:], (found["calls"], found["failed"]), (n, 0))
+    w.equal("requests that had to be sent again", found.get("again", []), [])
+    w.equal("connections that the element reset", found.get("reset_by_element", 0), 0)
+    w.equal("INVITEs that came twice", found.get("invites_twice", 0), 0)
+    w.expect(found.get("closed_by_element", 0) >= 6, f"too few connections were left to show anything: {found}")
+    w.figures.update(old_stayed_s=stayed, **{k: v for k, v in found.items() if k not in ("failed", "why")})
+    wire = w.finish()
+    for caller, callee in ((CORE_UAS, ONE), (ONE, CORE_UAS)):
+        both_sides(w, wire, n // 2, caller, callee)
+    w.figures["calls"] = n

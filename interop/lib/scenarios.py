@@ -40,6 +40,7 @@ ALL = {
     "change-reload": change.change_reload,
     "change-drain": change.change_drain,
     "change-upgrade": change.change_upgrade,
+    "change-upgrade-tcp": change.change_upgrade_tcp,
 }
 
 QUICK = ["plain-udp", "udp-to-tcp", "cancel", "refused", "black-hole", "says-503", "tcp-reset", "kamailio",

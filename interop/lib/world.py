@@ -133,8 +133,9 @@ class World:
             os.kill(pid, signal.SIGSTOP if stop else signal.SIGCONT)
 
     # ------------------------------------------------------------ the element
-    def element(self, sip="", peer="", more=""):
-        cfg = self.write("sbe.toml", fill(f"{HERE}/conf/sbe.toml", dict(SIP=sip, PEER=peer, MORE=more)))
+    def element(self, sip="", peer="", more="", edit=lambda text: text):
+        text = fill(f"{HERE}/conf/sbe.toml", dict(SIP=sip, PEER=peer, MORE=more))
+        cfg = self.write("sbe.toml", edit(text))
         self.sbe = self.spawn("sbe", [self.binary, "run", "--config", cfg], env={"RUST_BACKTRACE": "1"})
 
         def ready():

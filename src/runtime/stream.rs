@@ -3,6 +3,7 @@
 //! Generic over the stream, so that a TLS session is served by the same code as a bare socket.
 
 mod leave;
+mod pending;
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -29,6 +30,7 @@ use super::driver::{Arrived, READ_BUFFER, Worker};
 use super::element::Element;
 use super::pool::{Conn, Item};
 use super::sys::BATCH;
+use pending::Pending;
 
 /// Messages written by one system call at most.
 const WRITE_BATCH: usize = 32;
@@ -99,11 +101,9 @@ struct Connection<E: Element, S> {
     written: usize,
     /// Requests received that have had no final response yet, as far as can be told from outside:
     /// what keeps a half-closed connection.
-    owed: usize,
+    owed: Pending,
     /// Requests written that have had no final response yet.
-    asked: usize,
-    /// While another process takes over: since when each of those has been waited for, at the latest.
-    waiting: VecDeque<Instant>,
+    asked: Pending,
     /// The last responses written, with their lengths, so that those can be named that a reset has destroyed.
     sent: VecDeque<(SendToken, usize)>,
     /// Something written may still be held back.
@@ -129,6 +129,7 @@ where
 {
     conn.opened();
     let framer = StreamFramer::new(worker.node.settings.limits);
+    let limit = worker.node.settings.answer_timeout;
     let authenticated = origin.identity.is_some() && conn.direction == Direction::In;
     let connection = Connection {
         worker,
@@ -140,9 +141,8 @@ where
         phase: Phase::Open,
         taken: VecDeque::new(),
         written: 0,
-        owed: 0,
-        asked: 0,
-        waiting: VecDeque::new(),
+        owed: Pending::new(limit),
+        asked: Pending::new(limit),
         sent: VecDeque::new(),
         unflushed: false,
         look: None,
@@ -288,7 +288,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
         }
         match self.phase {
             Phase::HalfClosed { .. } => {
-                if self.owed == 0 && self.taken.is_empty() && self.conn.is_flushed() && !self.unflushed {
+                if self.owed.is_empty() && self.taken.is_empty() && self.conn.is_flushed() && !self.unflushed
+                {
                     return Poll::Ready(self.confirm(Instant::now() + LINGER));
                 }
                 // Reading is over, so only a write tells that the other end is gone for good.
@@ -307,7 +308,10 @@ impl<E: Element, S: Stream> Connection<E, S> {
                     Poll::Pending => {}
                     Poll::Ready(Err(_)) => return Poll::Ready(Some(why)),
                     Poll::Ready(Ok(())) if why == End::Closed => return Poll::Ready(Some(why)),
-                    Poll::Ready(Ok(())) => self.phase = Phase::Lingering { why, until },
+                    Poll::Ready(Ok(())) => {
+                        self.phase = Phase::Lingering { why, until };
+                        self.stop_writing();
+                    }
                 }
             }
             _ => {}
@@ -362,11 +366,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
                 break;
             }
             self.written -= item.bytes.len();
-            if is_final_response(&item.bytes) {
-                self.owed = self.owed.saturating_sub(1);
-            } else if wants_answer(&item.bytes) {
-                self.asked = self.asked.saturating_add(1);
-            }
+            self.owed.response(&item.bytes);
+            self.asked.request(&item.bytes, self.last_traffic);
             if let (Some(token), true) = (item.token, item.bytes.starts_with(b"SIP/2.0 ")) {
                 if self.sent.len() >= REMEMBERED {
                     self.sent.pop_front();
@@ -470,11 +471,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
         while let Some(event) = self.framer.poll(&mut self.unread) {
             match event {
                 Event::Message { bytes, last } => {
-                    if wants_answer(&bytes) {
-                        self.owed = self.owed.saturating_add(1);
-                    } else if is_final_response(&bytes) {
-                        self.asked = self.asked.saturating_sub(1);
-                    }
+                    self.owed.request(&bytes, now);
+                    self.asked.response(&bytes);
                     self.began = None;
                     self.look_for_offer(&bytes);
                     messages.push(bytes);
@@ -560,17 +558,4 @@ fn lost(
         left = left.saturating_sub(*length);
         is_lost.then_some(*token)
     })
-}
-
-/// A request that will be answered.
-fn wants_answer(message: &[u8]) -> bool {
-    !message.starts_with(b"SIP/2.0 ") && !message.starts_with(b"ACK ")
-}
-
-/// A response of 200 and above.
-fn is_final_response(message: &[u8]) -> bool {
-    message
-        .strip_prefix(b"SIP/2.0 ")
-        .and_then(|rest| rest.first())
-        .is_some_and(|class| (b'2'..=b'6').contains(class))
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use node::{LINGER, Line, Message, PATIENCE, Phone, Sbe, answer, request, running, within};
 
@@ -279,6 +279,55 @@ fn a_connection_to_a_peer_serves_the_call_that_was_begun_on_it() {
     let bye = other.wait("BYE ");
     other.send(&answer(&bye, "200 OK", at, "tcp"));
     while !core.wait(" 200 ").get("CSeq").contains("BYE") {}
+    assert_eq!(sbe.first_ended(), Some(0));
+}
+
+#[test]
+fn requests_that_cross_the_farewell_of_a_connection_are_answered_at_their_sent_by() {
+    let mut sbe = Sbe::start("cross");
+    let home = std::net::TcpListener::bind("127.0.0.11:0").unwrap();
+    let at = home.local_addr().unwrap();
+    let mut line = Line::open("127.0.0.11", sbe.tcp);
+    let mut ask = |call: &str| line.send(&request("OPTIONS", "sip:edge.test", at, "tcp", call));
+    ask("before");
+    assert_eq!(sbe.ask("upgrade").0, Some(0));
+    sbe.next_ready();
+    // Nobody reads here: the farewell comes, and this end does not know of it yet.
+    std::thread::sleep(Duration::from_millis(500));
+    for call in ["first", "second", "third"] {
+        ask(call);
+        let answer = node::accepted(&home).wait(" 200 ");
+        assert_eq!(answer.get("Call-ID"), format!("{call}@x"));
+    }
+    assert_eq!(line.wait(" 200 ").get("Call-ID"), "before@x");
+    assert!(line.next().is_none(), "closed in an orderly way, not reset");
+    drop(line);
+    assert_eq!(sbe.first_ended(), Some(0));
+}
+
+#[test]
+fn a_connection_is_kept_for_a_call_that_rings_longer_than_transactions_last() {
+    let mut sbe = Sbe::start("rings-long");
+    let mut line = Line::open("127.0.0.11", sbe.tcp);
+    let server = std::net::TcpListener::bind("127.0.0.21:0").unwrap();
+    let at = server.local_addr().unwrap();
+    line.send(&request("INVITE", &format!("sip:b@{at};transport=tcp"), line.addr, "tcp", "rings"));
+    line.wait(" 100 ");
+    let (stream, _) = server.accept().unwrap();
+    let mut called = Line::of(stream);
+    let invite = called.wait("INVITE ");
+    called.send(&answer(&invite, "180 Ringing", at, "tcp"));
+    line.wait(" 180 ");
+    assert_eq!(sbe.ask("upgrade").0, Some(0));
+    sbe.next_ready();
+    for side in [&mut line, &mut called] {
+        assert!(side.is_quiet_for(LINGER), "a call rings on it");
+    }
+    called.send(&answer(&invite, "200 OK", at, "tcp"));
+    let ok = line.wait(" 200 ");
+    assert_eq!(ok.get("Call-ID"), "rings@x");
+    assert!(called.next().is_none() && line.next().is_none(), "nothing is under way any more");
+    drop((called, line));
     assert_eq!(sbe.first_ended(), Some(0));
 }
 

@@ -1,7 +1,7 @@
 //! A running `sbe` that lets others take over, and who talks to it.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -329,5 +329,29 @@ impl Line {
                 return message;
             }
         }
+    }
+
+    /// Nothing comes for so long, the end of the connection neither.
+    pub fn is_quiet_for(&self, time: Duration) -> bool {
+        self.stream.set_read_timeout(Some(time)).unwrap();
+        let quiet = self.stream.peek(&mut [0]).is_err();
+        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        quiet
+    }
+}
+
+/// The next connection that comes, within [`PATIENCE`].
+pub fn accepted(listener: &TcpListener) -> Line {
+    listener.set_nonblocking(true).unwrap();
+    let begun = Instant::now();
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).unwrap();
+                return Line::of(stream);
+            }
+            Err(e) => assert!(begun.elapsed() < PATIENCE, "no connection comes: {e}"),
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

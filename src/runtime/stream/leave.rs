@@ -3,6 +3,8 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::flow::SendFailure;
+
 use super::super::carrier::Stream;
 use super::super::element::Element;
 use super::super::upgrade::beside::Stage;
@@ -46,21 +48,23 @@ impl<E: Element, S: Stream> Connection<E, S> {
             Stage::Leaving { since } => now.saturating_duration_since(since) >= RESTLESS,
             _ => return false,
         };
-        self.settled(now)
+        self.owed.is_over(now)
+            && self.asked.is_over(now)
             && (quiet >= QUIET || restless)
             && self.taken.is_empty()
             && self.conn.is_flushed()
             && self.stream.queued() == 0
     }
 
-    /// Nothing is waited for. What nobody has answered in time does not count: there are requests that are never
-    /// answered (RFC 4320), and which of them an answer was for is not known here.
-    fn settled(&mut self, now: Instant) -> bool {
-        let limit = self.worker.node.settings.answer_timeout;
-        let open = self.owed.saturating_add(self.asked);
-        self.waiting.truncate(open);
-        self.waiting.resize(open, now);
-        self.waiting.back().is_none_or(|newest| now.saturating_duration_since(*newest) >= limit)
+    /// After our farewell: what would still be written finds another way at once (a response by the sent-by of
+    /// its Via, RFC 3261 §18.2.2), while what the other end had written before it read of our farewell is still taken.
+    /// Writing would fail, and closing for that would destroy what is on its way here.
+    pub(super) fn stop_writing(&mut self) {
+        let queued = self.conn.close();
+        for item in self.taken.drain(..).chain(queued) {
+            self.worker.failed(item.token, SendFailure::Closed { reused: true });
+        }
+        self.worker.settle(Instant::now());
     }
 
     /// What is read goes to the shards: until the end begins, and after that if requests may have crossed it.
