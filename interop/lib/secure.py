@@ -252,9 +252,9 @@ def tls_way_back(w):
 
 # ---------------------------------------------------------------- new certificates
 def tls_renew(w):
-    """1,000 calls over TLS at 100/s, the certificate replaced on disk and SIGHUP twice meanwhile: no call fails."""
+    """2,000 calls over TLS at 200/s, the certificate replaced on disk and SIGHUP twice meanwhile: no call fails."""
     setup(w)
-    n, rate = 1000, 100
+    n, rate = 2000, 200
     certificate(w, "peer", ["home.peer.test", "tls.peer.test"])
     for k in (1, 2):
         certificate(w, "sbe", [NAME], at=f"new{k}")
