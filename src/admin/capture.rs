@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use crate::config::{read_duration, read_size};
 use crate::proxy::Policy;
-use crate::runtime::capture::{Capture, Filter, OCTETS, TIME, Wanted};
+use crate::runtime::capture::{Capture, CaptureError, Filter, OCTETS, TIME, Wanted};
 use crate::runtime::node::Node;
 
 use super::http::{Well, error};
@@ -124,7 +124,14 @@ async fn start(State(node): State<Arc<Node>>, Well(Query(asked)): Well<Query<Ask
             tracing::info!(id = capture.id, filter = ?capture.wanted.words, time = ?capture.wanted.time, "capture begins");
             (StatusCode::CREATED, Json(shown(&capture))).into_response()
         }
-        Err(cause) => error(StatusCode::SERVICE_UNAVAILABLE, cause.to_string()),
+        Err(cause) => {
+            // The caller can mend the one, not the other.
+            let status = match cause {
+                CaptureError::TooMany => StatusCode::CONFLICT,
+                CaptureError::Thread(_) => StatusCode::SERVICE_UNAVAILABLE,
+            };
+            error(status, cause.to_string())
+        }
     }
 }
 

@@ -123,7 +123,7 @@ fn a_capture_that_cannot_be_is_refused_with_what_would_be_right() {
     for _ in 0..8 {
         start(&world, "user=44");
     }
-    assert_eq!(ask(&world, "POST", "/api/v1/capture").status, 503);
+    assert_eq!(ask(&world, "POST", "/api/v1/capture").status, 409);
 }
 
 #[test]
