@@ -287,12 +287,16 @@ impl<E: Element> Worker<E> {
         batch: &[Arrived<'_>],
         shards: usize,
     ) {
-        let (limits, secret) = (&self.node.settings.limits, self.node.secret);
+        // Those in force: a reload may have changed them, and what is read by others is read once more.
+        let limits = &self.node.policy.load().as_ref().map_or(self.node.settings.limits, |p| p.limits);
+        let secret = self.node.secret;
         let mut owned: SmallVec<[Owned<'_>; BATCH]> = {
             let mut reader = self.reader.borrow_mut();
             let read = |m| {
                 let Arrived { origin, bytes }: &Arrived<'_> = m;
-                let (owner, ahead) = E::read_ahead(&mut reader, origin, bytes, limits, secret, shards);
+                // Whatever panics here is read again by the shard, where it is caught and counted.
+                let reading = || E::read_ahead(&mut reader, origin, bytes, limits, secret, shards);
+                let (owner, ahead) = catch_unwind(AssertUnwindSafe(reading)).unwrap_or_default();
                 Owned { owner: owner % shards, message: m, ahead }
             };
             batch.iter().map(read).collect()

@@ -62,10 +62,9 @@ impl Reader {
 impl Shard {
     /// Hands out the room that it has too much of.
     pub fn give_back(&mut self, reader: &mut Reader) {
-        while reader.spare.len() < SPARE
-            && let Some(index) = self.spare.pop()
-        {
-            reader.spare.push(index);
+        // One stays, for the messages that the shard reads itself.
+        while reader.spare.len() < SPARE && self.spare.len() > 1 {
+            reader.spare.extend(self.spare.pop());
         }
     }
 }
@@ -80,7 +79,6 @@ fn owner_of_read(msg: &Message<'_>, secret: u64, shards: usize) -> usize {
         if msg.is_request() { None } else { msg.top_via().and_then(|via| Branch::shard_of(via.branch()?)) };
     match named.map(usize::from) {
         Some(shard) if shard < shards => shard,
-        // Without one, as with one, it belongs where [`shard_of`] says.
         _ if msg.call_id().is_empty() => 0,
         _ => owner_of(msg.call_id(), secret, shards),
     }

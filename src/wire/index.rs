@@ -494,7 +494,7 @@ fn tidy_row(bytes: &[u8], pos: usize, text_end: usize) -> Option<Row> {
     };
     Some(Row {
         name,
-        // No longer than a row that is kept: less than 4 GiB, and above this it is a fault.
+        // Nobody asks for a field with a longer name.
         name_len: u16::try_from(name_len).unwrap_or(u16::MAX),
         row: (pos..end).into(),
         value: (start..value_end).into(),

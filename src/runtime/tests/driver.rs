@@ -131,6 +131,16 @@ fn a_panic_costs_one_message_and_not_the_node() {
 }
 
 #[test]
+fn a_panic_before_the_shard_is_known_leaves_the_message_to_a_shard() {
+    let world = plan(UDP).workers(2).start(silent);
+    let client = client();
+    for text in ["unreadable", "food"] {
+        client.send_to(&request(1, text), world.addr(0)).unwrap();
+        world.record.message(text);
+    }
+}
+
+#[test]
 fn an_address_in_use_is_an_error_that_names_the_listener() {
     for transport in [Transport::Udp, Transport::Tcp] {
         for n in [1, 2] {

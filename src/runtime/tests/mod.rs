@@ -177,6 +177,18 @@ impl Element for Scripted {
         let id = text.lines().find_map(|l| l.strip_prefix("Call-ID: "));
         id.and_then(|id| id.parse::<usize>().ok()).unwrap_or(0) % shards
     }
+
+    fn read_ahead<'a>(
+        _reader: &mut (),
+        _origin: &Origin,
+        bytes: &[u8],
+        _limits: &'a crate::wire::Limits,
+        secret: u64,
+        shards: usize,
+    ) -> (usize, Option<crate::shard::io::ReadAhead<'a>>) {
+        assert!(!String::from_utf8_lossy(bytes).contains("unreadable"));
+        (Self::shard_of(bytes, secret, shards), None)
+    }
 }
 
 /// Knows every place at once, or after a while.
