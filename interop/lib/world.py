@@ -91,11 +91,22 @@ class World:
                 raise Failed(what)
             time.sleep(0.02)
 
-    def spawn(self, name, cmd, env=None, stdin=subprocess.DEVNULL):
+    def spawn(self, name, cmd, env=None, stdin=subprocess.DEVNULL, group=False):
+        """`group`: in a process group of its own, so that it can be killed with its children."""
         p = subprocess.Popen(cmd, cwd=self.dir, stdin=stdin, stdout=open(self.path(f"{name}.out"), "ab"),
-                             stderr=open(self.path(f"{name}.err"), "ab"), env=dict(os.environ, **(env or {})))
+                             stderr=open(self.path(f"{name}.err"), "ab"), env=dict(os.environ, **(env or {})),
+                             start_new_session=group)
         self.procs.append(p)
         return p
+
+    def end(self, p, limit=10):
+        """Ends somebody else's program; one that does not want to is killed: that is no fault of the element."""
+        p.terminate()
+        try:
+            p.wait(limit)
+        except subprocess.TimeoutExpired:
+            p.kill()
+            p.wait()
 
     # ------------------------------------------------------------ DNS
     def dns(self, ttl=300):
