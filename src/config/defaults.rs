@@ -89,7 +89,7 @@ impl Default for Log {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            transactions: 200_000,
+            transactions: 1_000_000,
             connections: 20_000,
             write_queue: 1 << 20,
             dns_entries: 200_000,
