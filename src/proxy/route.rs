@@ -158,7 +158,7 @@ fn own_routes_only<'a>(policy: &Policy, msg: &Message<'a>) -> Option<OwnRoutes<'
                 .iter()
                 .find_map(|l| Some((l.id, value.strip_prefix(l.route_uri.as_bytes())?)))?;
             let tail = tail.strip_prefix(b";sbe=")?;
-            let end = tail.iter().position(|b| !b.is_ascii_alphanumeric() && !matches!(b, b'-' | b'.'))?;
+            let end = dialog::end_of_token(tail)?;
             let (token, after) = tail.split_at_checked(end)?;
             own.note(policy, msg, Some(listener), Some(token));
             rest = match after {

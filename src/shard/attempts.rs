@@ -240,7 +240,6 @@ impl Core {
         response: Option<&Message<'_>>,
     ) -> Option<Delivery> {
         let who = u8::try_from(at).unwrap_or(u8::MAX);
-        let token = self.token(handle, who);
         let mut delivery = None;
         while let Some(action) = self.fx.take() {
             let Some(attempt) = context.attempts.get_mut(at) else {
@@ -253,7 +252,7 @@ impl Core {
                     self.outputs.push_back(Output::Send(Send {
                         hop,
                         bytes,
-                        token: Some(token),
+                        token: Some(self.token(handle, who)),
                         request: true,
                     }));
                 }

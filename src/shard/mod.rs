@@ -25,11 +25,11 @@ mod slots;
 mod stats;
 mod timers;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ahash::{AHashMap, RandomState};
+use ahash::RandomState;
 use memchr::memmem::Finder;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -39,6 +39,7 @@ use crate::location::{Health, HealthPolicy, Instance, Observation, Standing};
 use crate::peering::Party;
 use crate::proxy::decision::{Record, Ring};
 use crate::proxy::{Context, Policy};
+use crate::transaction::key::Hashed;
 use crate::transaction::{Effects, KeySecrets, Lanes, ServerKey, Timer};
 use crate::wire::{Index, Message, Unusable};
 
@@ -130,7 +131,8 @@ struct Core {
 pub struct Shard {
     core: Core,
     slots: Slots,
-    by_key: AHashMap<ServerKey, Handle>,
+    /// The keys are hashes already.
+    by_key: HashMap<ServerKey, Handle, Hashed>,
     shards: usize,
     /// Room for the indexes of the next messages.
     spare: Vec<Arc<Index>>,
@@ -179,7 +181,7 @@ impl Shard {
                 policy,
             },
             slots: Slots::default(),
-            by_key: AHashMap::with_hasher(RandomState::with_seeds(b, c, d, a)),
+            by_key: HashMap::default(),
             shards: shards.max(1),
             spare: Vec::new(),
         }

@@ -421,10 +421,11 @@ impl Core {
         // From the caller or from the callee; both tags must fit, so that nobody ends the count of a call
         // that goes on.
         let (from, to) = (msg.from_tag(), msg.to_tag());
-        let ways = [(from, to), (to, from)]
-            .map(|(caller, callee)| (self.dialog_key(msg.call_id(), caller), self.tag_hash(callee)));
-        let found = ways.into_iter().find(|(key, callee)| self.calls.is_dialog(*key, *callee));
-        let Some((key, _)) = found else { return };
+        let found = [(from, to), (to, from)].into_iter().find_map(|(caller, callee)| {
+            let key = self.dialog_key(msg.call_id(), caller);
+            self.calls.is_dialog(key, || self.tag_hash(callee)).then_some(key)
+        });
+        let Some(key) = found else { return };
         if context.method == Method::Bye {
             context.call = Some(key);
         } else if let Some(seconds) = msg.seconds(Name::SessionExpires) {

@@ -4,7 +4,8 @@
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 
-use ahash::{AHasher, RandomState};
+use ahash::RandomState;
+use smallvec::SmallVec;
 
 /// What a branch of RFC 3261 begins with (§8.1.1.7).
 pub const MAGIC_COOKIE: &[u8; 7] = b"z9hG4bK";
@@ -84,12 +85,13 @@ impl Branch {
         let (slot, hex) = hex.split_at_checked(8)?;
         let (generation, hex) = hex.split_at_checked(8)?;
         let (random, loop_hash) = hex.split_at_checked(16)?;
+        // Four, eight and sixteen digits.
         Some(BranchParts {
-            shard: u16::try_from(hex_value(shard)?).ok()?,
-            slot: u32::try_from(hex_value(slot)?).ok()?,
-            generation: u32::try_from(hex_value(generation)?).ok()?,
+            shard: hex_value(shard)? as u16,
+            slot: hex_value(slot)? as u32,
+            generation: hex_value(generation)? as u32,
             random: hex_value(random)?,
-            loop_hash: u32::try_from(hex_value(loop_hash)?).ok()?,
+            loop_hash: hex_value(loop_hash)? as u32,
         })
     }
 }
@@ -182,11 +184,12 @@ pub fn loop_hash(secret: &[u64; 2], parts: &[&[u8]]) -> u32 {
     let [a, b] = *secret;
     // Four seeds from two: the constants only keep the halves apart.
     let state = RandomState::with_seeds(a, b, a.rotate_left(32) ^ 0x6c6f_6f70, !b);
-    let mut hasher = state.build_hasher();
+    let mut text = Octets::new();
     for part in parts {
-        hasher.write_usize(part.len());
-        hasher.write(part);
+        text.exact(part);
     }
+    let mut hasher = state.build_hasher();
+    hasher.write(&text.0);
     let hash = hasher.finish().to_be_bytes();
     let [h0, h1, h2, h3, l0, l1, l2, l3] = hash;
     u32::from_be_bytes([h0 ^ l0, h1 ^ l1, h2 ^ l2, h3 ^ l3])
@@ -259,94 +262,100 @@ impl ServerKey {
     }
 
     fn with_method(secrets: &KeySecrets, parts: &ServerKeyParts<'_>, method: &[u8]) -> Self {
-        let mut hash = Hash128::new(secrets);
+        let mut text = Octets::new();
         match parts.branch.filter(|b| is_rfc3261_branch(b)) {
             Some(branch) => {
-                hash.number(1);
-                hash.caseless(branch);
-                hash.caseless(parts.sent_by_host);
-                hash.number(u64::from(parts.sent_by_port));
-                hash.exact(method);
+                // The lengths say where the parts end, so that no two lists of parts look alike; the cookie is
+                // in all of them.
+                let branch = branch.get(MAGIC_COOKIE.len()..).unwrap_or_default();
+                let host = parts.sent_by_host;
+                text.number(u64::from(parts.sent_by_port) << 48 | length(branch) << 16 | 1);
+                text.number(length(host));
+                text.0.extend_from_slice(branch);
+                text.0.extend_from_slice(host);
+                if let Some(caseless) = text.0.get_mut(16..) {
+                    caseless.make_ascii_lowercase();
+                }
+                text.0.extend_from_slice(method);
             }
             None => {
-                hash.number(2);
-                hash.exact(method);
-                hash.exact(parts.request_uri);
+                text.number(2);
+                text.exact(method);
+                text.exact(parts.request_uri);
                 if !matches!(method, b"INVITE" | b"CANCEL") {
-                    hash.optional(parts.to_tag);
+                    text.optional(parts.to_tag);
                 }
-                hash.optional(parts.from_tag);
-                hash.exact(parts.call_id);
-                hash.number(u64::from(parts.cseq));
-                hash.exact(parts.top_via);
+                text.optional(parts.from_tag);
+                text.exact(parts.call_id);
+                text.number(u64::from(parts.cseq));
+                text.exact(parts.top_via);
             }
         }
-        hash.finish()
+        let (mut high, mut low) = (secrets.high.build_hasher(), secrets.low.build_hasher());
+        high.write(&text.0);
+        low.write(&text.0);
+        ServerKey(u128::from(high.finish()) << 64 | u128::from(low.finish()))
     }
 }
 
-/// Two hashers fed with the same octets, many at a time. Every part goes in behind its length, so
-/// that no two lists of parts look alike.
-struct Hash128 {
-    high: AHasher,
-    low: AHasher,
-    /// What the hashers have not got yet.
-    held: [u8; 256],
-    len: usize,
-}
+/// What is hashed, put together first: the hashers take whole words, and have much to do for each part.
+struct Octets(SmallVec<[u8; 256]>);
 
-impl Hash128 {
-    fn new(secrets: &KeySecrets) -> Self {
-        Self { high: secrets.high.build_hasher(), low: secrets.low.build_hasher(), held: [0; 256], len: 0 }
-    }
-
-    /// Holds a piece, which is not longer than what can be held; returns where it lies.
-    fn hold(&mut self, piece: &[u8]) -> Option<&mut [u8]> {
-        if self.len + piece.len() > self.held.len() {
-            self.flush();
-        }
-        let place = self.held.get_mut(self.len..self.len + piece.len())?;
-        place.copy_from_slice(piece);
-        self.len += piece.len();
-        Some(place)
-    }
-
-    fn flush(&mut self) {
-        let held = self.held.get(..self.len).unwrap_or_default();
-        self.high.write(held);
-        self.low.write(held);
-        self.len = 0;
+impl Octets {
+    fn new() -> Self {
+        Self(SmallVec::new())
     }
 
     fn number(&mut self, n: u64) {
-        self.hold(&n.to_le_bytes());
+        self.0.extend_from_slice(&n.to_le_bytes());
     }
 
+    /// A part behind its length.
     fn exact(&mut self, part: &[u8]) {
-        self.number(u64::try_from(part.len()).unwrap_or(u64::MAX));
-        for piece in part.chunks(256) {
-            self.hold(piece);
-        }
+        self.number(length(part));
+        self.0.extend_from_slice(part);
     }
 
     fn optional(&mut self, part: Option<&[u8]>) {
         self.number(u64::from(part.is_some()));
         self.exact(part.unwrap_or_default());
     }
+}
 
-    /// In lower case.
-    fn caseless(&mut self, part: &[u8]) {
-        self.number(u64::try_from(part.len()).unwrap_or(u64::MAX));
-        for piece in part.chunks(256) {
-            if let Some(held) = self.hold(piece) {
-                held.make_ascii_lowercase();
-            }
+/// No message is so long that this would not be its length.
+fn length(part: &[u8]) -> u64 {
+    u64::try_from(part.len()).unwrap_or(u64::MAX) & 0xffff_ffff
+}
+
+/// For tables whose keys are keyed hashes: of these nobody can make many that meet, as they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hashed(u64);
+
+impl BuildHasher for Hashed {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        Self(0)
+    }
+}
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for octet in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*octet);
         }
     }
 
-    fn finish(mut self) -> ServerKey {
-        self.flush();
-        ServerKey(u128::from(self.high.finish()) << 64 | u128::from(self.low.finish()))
+    fn write_u64(&mut self, n: u64) {
+        self.0 ^= n;
+    }
+
+    fn write_u128(&mut self, n: u128) {
+        self.0 ^= (n & u128::from(u64::MAX)) as u64;
     }
 }
 
