@@ -340,10 +340,10 @@ fn decision(policy: &Policy, from: Party, uri: &str) -> Result<Plan, Refused> {
     }
 }
 
-async fn locate(resolver: &Resolver, keys: &[Arc<LocateKey>]) -> Option<Arc<Located>> {
+async fn locate(resolver: &Resolver, keys: &[LocateKey]) -> Option<Arc<Located>> {
     let mut parts = Vec::with_capacity(keys.len());
     for key in keys {
-        parts.push(resolver.locate(LocateKey::clone(key)).await);
+        parts.push(resolver.locate(key.clone()).await);
     }
     match parts.as_slice() {
         [only] => Some(Arc::clone(only)),

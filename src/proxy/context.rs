@@ -161,7 +161,7 @@ pub struct Leg {
     /// Whom.
     pub party: Party,
     /// What to locate; several are one tier of equal weights (rule 5).
-    pub keys: SmallVec<[Arc<LocateKey>; 1]>,
+    pub keys: SmallVec<[LocateKey; 1]>,
     /// The Request-URI for this leg alone (a `[[route]]` names the peer's domain).
     pub uri: Option<Bytes>,
     /// Whom its TLS servers proved to be when the dialog was set up.

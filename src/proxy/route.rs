@@ -211,7 +211,7 @@ fn in_dialog(
         routing,
         legs: smallvec![Leg {
             party,
-            keys: smallvec![Arc::new(key)],
+            keys: smallvec![key],
             uri: None,
             tls_name: theirs.map(Arc::from),
             sender_name: senders.map(Arc::from),
@@ -306,13 +306,7 @@ fn single(party: Party, key: LocateKey, uri: Option<Bytes>, routing: Routing, ru
     let key = LocateKey { realm: realm_of(party), ..key };
     Plan {
         routing,
-        legs: smallvec![Leg {
-            party,
-            keys: smallvec![Arc::new(key)],
-            uri,
-            tls_name: None,
-            sender_name: None
-        }],
+        legs: smallvec![Leg { party, keys: smallvec![key], uri, tls_name: None, sender_name: None }],
         listener: None,
         rule,
     }
@@ -321,10 +315,9 @@ fn single(party: Party, key: LocateKey, uri: Option<Bytes>, routing: Routing, ru
 /// Requests of peers for our own domains.
 fn to_core(policy: &Policy, sips: bool, routing: Routing) -> Result<Plan, Reject> {
     let hops = &policy.config.core.next_hops;
-    let keys: SmallVec<[Arc<LocateKey>; 1]> = hops
+    let keys: SmallVec<[LocateKey; 1]> = hops
         .iter()
         .filter_map(|h| if sips { secure_key(h) } else { Some(locate_key(h, Realm::Core)) })
-        .map(Arc::new)
         .collect();
     if keys.is_empty() && !hops.is_empty() {
         // Rule 15: never downgraded.
@@ -396,7 +389,7 @@ fn number_leg(peer: &PeerEntry, msg: &Message<'_>, uri: &UriRef<'_>) -> Option<L
     };
     Some(Leg {
         party: Party::Peer(peer.id),
-        keys: smallvec![Arc::new(key)],
+        keys: smallvec![key],
         uri: Some(text.into()),
         tls_name: None,
         sender_name: None,

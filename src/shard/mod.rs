@@ -297,7 +297,7 @@ impl Shard {
     /// The decision records of a Call-ID: those of requests under way, then finished ones, oldest first.
     pub fn records(&self, call_id: &[u8]) -> Vec<Record> {
         let live = self.slots.iter().filter_map(|c| c.live.as_ref()?.record.as_deref());
-        self.core.ring.find(call_id).chain(live.filter(|r| r.call_id == call_id)).cloned().collect()
+        self.core.ring.find(call_id).chain(live.filter(|r| r.call_id() == call_id)).cloned().collect()
     }
 
     /// A page of finished records: see [`Ring::page`].

@@ -18,7 +18,7 @@ use crate::transaction::{Delivery, ServerInvite, ServerKey, ServerKeyParts, Serv
 use crate::wire::{HostRef, Index, Message, Method, Name, ViaRef};
 
 use super::calls::expiry;
-use super::record::record_of;
+use super::record;
 use super::{Core, Event, Handle, Output, Shard};
 
 impl Shard {
@@ -295,7 +295,11 @@ impl Core {
         let config = &self.policy.config;
         let kept = config.limits.records > 0 || config.records.is_some();
         let record = (kept && matches!(kind, Kind::Invite | Kind::NonInvite) && plan.rule != Rule::RouteSet)
-            .then(|| Box::new(record_of(now, origin, msg, &request, party, &plan)));
+            .then(|| {
+                let mut record = self.ring.begin(now);
+                record::begin(&mut record, now, origin, msg, party, &plan);
+                record
+            });
         let server = match kind {
             Kind::Invite => Server::Invite(ServerInvite::new()),
             Kind::NonInvite if !plan.legs.is_empty() => Server::NonInvite(ServerNonInvite::new()),
