@@ -301,7 +301,7 @@ fn target(uri: &UriRef<'_>) -> Result<LocateKey, ResolveError> {
         transport: uri.param(b"transport").map(|v| TransportParam::from_token(v.unwrap_or_default())),
         maddr,
     };
-    Ok(target_of(&parts, Realm::Both)?)
+    Ok(target_of(parts, Realm::Both)?)
 }
 
 /// What would become of an INVITE for this URI: from the core, else (for our own domains) from a peer.

@@ -233,7 +233,7 @@ pub struct Ring {
     /// Records ever pushed: the number of the next one.
     pushed: u64,
     /// Dropped ones, empty, for the requests to come.
-    spare: Vec<Box<Record>>,
+    spare: VecDeque<Box<Record>>,
 }
 
 /// Most of them.
@@ -242,7 +242,7 @@ const SPARE: usize = 16;
 impl Ring {
     /// A ring of at most `cap` records.
     pub fn new(cap: usize) -> Self {
-        Self { records: VecDeque::new(), cap, pushed: 0, spare: Vec::new() }
+        Self { records: VecDeque::new(), cap, pushed: 0, spare: VecDeque::new() }
     }
 
     /// Changes the cap (reload); the oldest beyond it go.
@@ -255,7 +255,7 @@ impl Ring {
 
     /// An empty one for a request that has just come.
     pub fn begin(&mut self, now: Instant) -> Box<Record> {
-        match self.spare.pop() {
+        match self.spare.pop_back() {
             Some(mut record) => {
                 record.started = now;
                 record
@@ -274,7 +274,7 @@ impl Ring {
             && self.spare.len() < SPARE
         {
             dropped.clear();
-            self.spare.push(dropped);
+            self.spare.push_back(dropped);
         }
         self.records.push_back(record);
         self.pushed += 1;

@@ -1,9 +1,6 @@
 //! Where a request is to go: Route preprocessing (RFC 3261 §16.4), the target set (§16.5) and the
 //! rules on who may reach whom (rules 3, 5 and 8).
 
-use std::sync::Arc;
-
-use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 
 use crate::config::{NextHop, NumberRule, Realm};
@@ -12,7 +9,7 @@ use crate::location::{LocateKey, TargetUri, TransportParam, target_of};
 use crate::peering::{Owner, Party};
 use crate::wire::{HostRef, Message, Method, Name, Scheme, UriRef};
 
-use super::context::{Leg, Plan, Routing};
+use super::context::{Leg, LegNames, Plan, Routing};
 use super::decision::Rule;
 use super::dialog::{self, Remembered};
 use super::numbers::normalised;
@@ -59,7 +56,7 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     let stripped = without_own_maddr(policy, &received);
     let mut request_uri = match &stripped {
         Some(text) => {
-            routing.uri = Some(Bytes::copy_from_slice(text));
+            routing.uri = Some(Box::from(text.as_slice()));
             UriRef::parse(text).map_err(|_| BAD_URI)?
         }
         None => received,
@@ -78,18 +75,18 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
         let route = route.map_err(|_| Reject::new(400, "Bad Route", "bad_route"))?;
         routes.push(route.uri);
     }
-    routing.routes = routes.len();
+    routing.routes = u32::try_from(routes.len()).unwrap_or(u32::MAX);
     // §16.4: a strict router has put our Record-Route into the Request-URI; the real one is the last Route.
     let mut own = OwnRoutes::default();
     if to_us {
         own.see(policy, msg, &request_uri);
         if let Some(last) = routes.pop() {
             routing.last_is_uri = true;
-            routing.uri = Some(Bytes::copy_from_slice(last.bytes));
+            routing.uri = Some(Box::from(last.bytes));
             request_uri = last;
         }
     }
-    while let Some(first) = routes.get(routing.own_routes)
+    while let Some(first) = routes.get(routing.own_routes as usize)
         && is_own(policy, first)
     {
         own.see(policy, msg, first);
@@ -97,7 +94,7 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     }
     // §16.6 step 7: with a SIPS Request-URI every next hop is one, whatever its own URI says.
     let sips = request_uri.scheme == Scheme::Sips;
-    let next = routes.get(routing.own_routes);
+    let next = routes.get(routing.own_routes as usize);
     if let Some(next) = next {
         routing.next_is_strict = !next.is_loose();
     }
@@ -114,7 +111,7 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
 #[derive(Default)]
 struct OwnRoutes<'a> {
     seen: bool,
-    count: usize,
+    count: u32,
     remembered: Option<Remembered<'a>>,
     listener: Option<ListenerId>,
 }
@@ -213,8 +210,9 @@ fn in_dialog(
             party,
             keys: smallvec![key],
             uri: None,
-            tls_name: theirs.map(Arc::from),
-            sender_name: senders.map(Arc::from),
+            names: (theirs.is_some() || senders.is_some()).then(|| {
+                Box::new(LegNames { servers: theirs.map(Box::from), sender: senders.map(Box::from) })
+            }),
         }],
         listener: own.listener,
         rule: Rule::RouteSet,
@@ -261,7 +259,7 @@ fn out_of_dialog(
         }
         return by_number(policy, msg, target_uri, routing).map(Some);
     }
-    let owner = policy.domains.owner(&target_uri.host, port_of(target_uri));
+    let (owner, host) = policy.domains.owner_and_host(&target_uri.host, port_of(target_uri));
     if owner == Owner::Own && msg.method() == Method::Options && request_uri.user.is_none() {
         return Ok(None);
     }
@@ -285,16 +283,16 @@ fn out_of_dialog(
                 Some(_) if sips => return Err(sips_indirect()),
                 Some(hop) => locate_key(hop, Realm::Peering),
                 None => {
-                    let key = target(target_uri, sips)?;
+                    let key = target_at(target_uri, sips, host)?;
                     allowed_maddr(policy, target_uri, from)?;
                     key
                 }
             };
-            let uri = normalised(rules(msg, &entry.config.numbers_out), request_uri).map(Bytes::from);
+            let uri = normalised(rules(msg, &entry.config.numbers_out), request_uri).map(Box::from);
             Ok(Some(single(Party::Peer(peer), key, uri, routing, Rule::PeerDomain)))
         }
         (Party::Core, Owner::Nobody) if policy.config.federation_open => {
-            let key = target(target_uri, sips)?;
+            let key = target_at(target_uri, sips, host)?;
             Ok(Some(single(Party::Federation, key, None, routing, Rule::Federation)))
         }
         (Party::Core, Owner::Nobody) => Err(Reject::new(403, "Forbidden", "unknown_domain")),
@@ -302,11 +300,11 @@ fn out_of_dialog(
     }
 }
 
-fn single(party: Party, key: LocateKey, uri: Option<Bytes>, routing: Routing, rule: Rule) -> Plan {
+fn single(party: Party, key: LocateKey, uri: Option<Box<[u8]>>, routing: Routing, rule: Rule) -> Plan {
     let key = LocateKey { realm: realm_of(party), ..key };
     Plan {
         routing,
-        legs: smallvec![Leg { party, keys: smallvec![key], uri, tls_name: None, sender_name: None }],
+        legs: smallvec![Leg { party, keys: smallvec![key], uri, names: None }],
         listener: None,
         rule,
     }
@@ -329,7 +327,7 @@ fn to_core(policy: &Policy, sips: bool, routing: Routing) -> Result<Plan, Reject
     }
     Ok(Plan {
         routing,
-        legs: smallvec![Leg { party: Party::Core, keys, uri: None, tls_name: None, sender_name: None }],
+        legs: smallvec![Leg { party: Party::Core, keys, uri: None, names: None }],
         listener: None,
         rule: Rule::CoreNextHops,
     })
@@ -387,13 +385,7 @@ fn number_leg(peer: &PeerEntry, msg: &Message<'_>, uri: &UriRef<'_>) -> Option<L
             realm: Realm::Peering,
         },
     };
-    Some(Leg {
-        party: Party::Peer(peer.id),
-        keys: smallvec![key],
-        uri: Some(text.into()),
-        tls_name: None,
-        sender_name: None,
-    })
+    Some(Leg { party: Party::Peer(peer.id), keys: smallvec![key], uri: Some(text.into()), names: None })
 }
 
 /// The rules for the number of a request: inside a dialog the Request-URI is a Contact, and stays as it is.
@@ -453,6 +445,11 @@ fn without_own_maddr(policy: &Policy, uri: &UriRef<'_>) -> Option<Vec<u8>> {
 
 /// RFC 3263 §4: what to locate for a URI, as if it were a SIPS URI where `sips` says so.
 fn target(uri: &UriRef<'_>, sips: bool) -> Result<LocateKey, Reject> {
+    target_at(uri, sips, None)
+}
+
+/// The same; `host`: that of the URI, where it is there already.
+fn target_at(uri: &UriRef<'_>, sips: bool, host: Option<Host>) -> Result<LocateKey, Reject> {
     if !uri.is_sip() {
         return Err(Reject::new(416, "Unsupported URI Scheme", "scheme"));
     }
@@ -463,12 +460,12 @@ fn target(uri: &UriRef<'_>, sips: bool) -> Result<LocateKey, Reject> {
     };
     let parts = TargetUri {
         sips: sips || uri.scheme == Scheme::Sips,
-        host: uri.host.to_host(),
+        host: host.unwrap_or_else(|| uri.host.to_host()),
         port: uri.port,
         transport: uri.transport().map(|t| t.map_or(TransportParam::Other, TransportParam::Known)),
         maddr,
     };
-    target_of(&parts, Realm::Both).map_err(|e| {
+    target_of(parts, Realm::Both).map_err(|e| {
         Reject::new(e.status(), "Temporarily Unavailable", "transport")
             .with("Warning", format!("399 sbe \"{e}\""))
     })

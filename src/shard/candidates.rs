@@ -53,7 +53,7 @@ impl Core {
                 None => {
                     let index = u8::try_from(i).unwrap_or(u8::MAX);
                     let ticket = Ticket(self.token(handle, index).0);
-                    self.outputs.push_back(Output::Locate { ticket, key: Arc::new(key.clone()) });
+                    self.outputs.push_back(Output::Locate { ticket, key: key.clone() });
                 }
             }
         }

@@ -39,7 +39,7 @@ use crate::location::{Health, HealthPolicy, Instance, Observation, Standing};
 use crate::peering::Party;
 use crate::proxy::decision::{Record, Ring};
 use crate::proxy::{Context, Policy};
-use crate::transaction::key::Hashed;
+use crate::transaction::key::{Hashed, LoopSecret};
 use crate::transaction::{Effects, KeySecrets, Lanes, ServerKey, Timer};
 use crate::wire::{Index, Message, Unusable};
 
@@ -101,7 +101,7 @@ struct Core {
     rng: StdRng,
     keys: KeySecrets,
     call_hash: RandomState,
-    loops: [u64; 2],
+    loops: LoopSecret,
     owner: u64,
     timers: Lanes<TimerKey>,
     outputs: VecDeque<Output>,
@@ -159,7 +159,7 @@ impl Shard {
                 rng,
                 keys: KeySecrets::new(seeds.keys),
                 call_hash: RandomState::with_seeds(a, b, c, d),
-                loops: seeds.loops,
+                loops: LoopSecret::new(&seeds.loops),
                 owner: seeds.owner,
                 timers: Lanes::new(),
                 outputs: VecDeque::new(),

@@ -34,7 +34,7 @@ pub(super) fn begin(
     record.rule = plan.rule;
     record.started = now;
     for leg in &plan.legs {
-        let uri = leg.uri.as_ref().or(plan.routing.uri.as_ref());
+        let uri = leg.uri.as_deref().or(plan.routing.uri.as_deref());
         record.legs.push(LegRecord {
             uri: uri.map(|uri| Box::from(uri.get(..RECORD_WORD).unwrap_or(uri))),
             party: leg.party,

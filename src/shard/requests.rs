@@ -14,7 +14,8 @@ use crate::proxy::{
     Cancel, Client, Context, Decision, Kind, Live, Pass, Plan, Reject, ReplyPath, Routing, Server, Stage,
     decide, validate,
 };
-use crate::transaction::{Delivery, ServerInvite, ServerKey, ServerKeyParts, ServerNonInvite, loop_hash};
+use crate::transaction::key::is_rfc3261_branch;
+use crate::transaction::{Delivery, ServerInvite, ServerKey, ServerKeyParts, ServerNonInvite};
 use crate::wire::{HostRef, Index, Message, Method, Name, ViaRef};
 
 use super::calls::expiry;
@@ -256,19 +257,18 @@ impl Core {
     /// What decides the routing of a request (RFC 3261 §16.6 step 8).
     pub(super) fn loop_hash(&self, msg: &Message<'_>) -> u32 {
         let cseq = msg.cseq().map_or(0, |(n, _)| n).to_be_bytes();
-        let mut parts: SmallVec<[&[u8]; 12]> = SmallVec::new();
-        parts.push(msg.uri());
-        parts.push(msg.call_id());
-        parts.push(msg.from_tag().unwrap_or_default());
-        parts.push(msg.to_tag().unwrap_or_default());
-        parts.push(&cseq);
-        for field in msg.headers(Name::Route) {
-            parts.push(field.value);
+        let mut hash = self.loops.begin();
+        hash.part(msg.uri());
+        hash.part(msg.call_id());
+        hash.part(msg.from_tag().unwrap_or_default());
+        hash.part(msg.to_tag().unwrap_or_default());
+        hash.part(&cseq);
+        for name in [Name::Route, Name::ProxyRequire] {
+            for field in msg.headers(name) {
+                hash.part(field.value);
+            }
         }
-        for field in msg.headers(Name::ProxyRequire) {
-            parts.push(field.value);
-        }
-        loop_hash(&self.loops, &parts)
+        hash.finish()
     }
 
     /// True if a Via was written by this element.
@@ -503,11 +503,18 @@ pub(super) fn sent_by_host<'a>(via: &ViaRef<'a>) -> &'a [u8] {
 }
 
 pub(super) fn key_parts<'a>(msg: &Message<'a>, via: &ViaRef<'a>) -> ServerKeyParts<'a> {
+    let branch = via.branch();
+    let (sent_by_host, sent_by_port) = (sent_by_host(via), via.port.unwrap_or(0));
+    let method = msg.method_bytes();
+    if let Some(branch) = branch.filter(|b| is_rfc3261_branch(b)) {
+        // Nothing else counts then.
+        return ServerKeyParts::of_branch(branch, sent_by_host, sent_by_port, method);
+    }
     ServerKeyParts {
-        branch: via.branch(),
-        sent_by_host: sent_by_host(via),
-        sent_by_port: via.port.unwrap_or(0),
-        method: msg.method_bytes(),
+        branch,
+        sent_by_host,
+        sent_by_port,
+        method,
         request_uri: msg.uri(),
         to_tag: msg.to_tag(),
         from_tag: msg.from_tag(),

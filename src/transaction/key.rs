@@ -2,10 +2,9 @@
 //! (RFC 3261 §17.1.3, §17.2.3).
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 
-use ahash::RandomState;
-use smallvec::SmallVec;
+use ahash::{AHasher, RandomState};
 
 /// What a branch of RFC 3261 begins with (§8.1.1.7).
 pub const MAGIC_COOKIE: &[u8; 7] = b"z9hG4bK";
@@ -181,18 +180,47 @@ pub fn is_rfc3261_branch(branch: &[u8]) -> bool {
 /// back with a Via of ours whose branch carries the very hash that it would get now has looped, with
 /// another it spirals. Only the parts and their order count, not where they came from.
 pub fn loop_hash(secret: &[u64; 2], parts: &[&[u8]]) -> u32 {
-    let [a, b] = *secret;
-    // Four seeds from two: the constants only keep the halves apart.
-    let state = RandomState::with_seeds(a, b, a.rotate_left(32) ^ 0x6c6f_6f70, !b);
-    let mut text = Octets::new();
+    let mut hash = LoopSecret::new(secret).begin();
     for part in parts {
-        text.exact(part);
+        hash.part(part);
     }
-    let mut hasher = state.build_hasher();
-    hasher.write(&text.0);
-    let hash = hasher.finish().to_be_bytes();
-    let [h0, h1, h2, h3, l0, l1, l2, l3] = hash;
-    u32::from_be_bytes([h0 ^ l0, h1 ^ l1, h2 ^ l2, h3 ^ l3])
+    hash.finish()
+}
+
+/// The secret behind [`loop_hash`].
+#[derive(Clone, Debug)]
+pub struct LoopSecret(RandomState);
+
+impl LoopSecret {
+    /// From random numbers drawn once, at start.
+    pub fn new(secret: &[u64; 2]) -> Self {
+        let [a, b] = *secret;
+        // Four seeds from two: the constants only keep the halves apart.
+        Self(RandomState::with_seeds(a, b, a.rotate_left(32) ^ 0x6c6f_6f70, !b))
+    }
+
+    /// Begins a [`loop_hash`], of no part so far.
+    pub fn begin(&self) -> LoopHash {
+        LoopHash(self.0.build_hasher())
+    }
+}
+
+/// A [`loop_hash`] that is being made.
+#[derive(Clone, Debug)]
+pub struct LoopHash(AHasher);
+
+impl LoopHash {
+    /// Adds a part.
+    pub fn part(&mut self, part: &[u8]) {
+        self.0.write_usize(part.len());
+        self.0.write(part);
+    }
+
+    /// The hash.
+    pub fn finish(self) -> u32 {
+        let hash = self.0.finish();
+        (hash >> 32) as u32 ^ (hash & 0xffff_ffff) as u32
+    }
 }
 
 /// The secrets behind [`ServerKey`]: without them nobody can make two requests collide.
@@ -235,14 +263,46 @@ pub struct ServerKeyParts<'a> {
     pub top_via: &'a [u8],
 }
 
+impl<'a> ServerKeyParts<'a> {
+    /// Of a request with a branch of RFC 3261.
+    pub const fn of_branch(
+        branch: &'a [u8],
+        sent_by_host: &'a [u8],
+        sent_by_port: u16,
+        method: &'a [u8],
+    ) -> Self {
+        Self {
+            branch: Some(branch),
+            sent_by_host,
+            sent_by_port,
+            method,
+            request_uri: b"",
+            to_tag: None,
+            from_tag: None,
+            call_id: b"",
+            cseq: 0,
+            top_via: b"",
+        }
+    }
+}
+
 /// The key of a server transaction: a keyed hash, wide enough to stand for what was hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ServerKey(u128);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerKey {
+    high: u64,
+    low: u64,
+}
+
+impl Hash for ServerKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.low);
+    }
+}
 
 impl ServerKey {
     /// 64 bits of it: enough to find a place in a table, not to stand for the whole.
     pub fn short(self) -> u64 {
-        (self.0 & u128::from(u64::MAX)) as u64
+        self.low
     }
 
     /// The key of the transaction that this request belongs to (§17.2.3). An ACK has that of its
@@ -262,69 +322,81 @@ impl ServerKey {
     }
 
     fn with_method(secrets: &KeySecrets, parts: &ServerKeyParts<'_>, method: &[u8]) -> Self {
-        let mut text = Octets::new();
+        let mut hash = Hash128 { high: secrets.high.build_hasher(), low: secrets.low.build_hasher() };
         match parts.branch.filter(|b| is_rfc3261_branch(b)) {
             Some(branch) => {
-                // The lengths say where the parts end, so that no two lists of parts look alike; the cookie is
-                // in all of them.
+                // The cookie is in all of them.
                 let branch = branch.get(MAGIC_COOKIE.len()..).unwrap_or_default();
-                let host = parts.sent_by_host;
-                text.number(u64::from(parts.sent_by_port) << 48 | length(branch) << 16 | 1);
-                text.number(length(host));
-                text.0.extend_from_slice(branch);
-                text.0.extend_from_slice(host);
-                if let Some(caseless) = text.0.get_mut(16..) {
-                    caseless.make_ascii_lowercase();
-                }
-                text.0.extend_from_slice(method);
+                hash.number(u64::from(parts.sent_by_port) << 16 | 1);
+                hash.caseless(branch);
+                hash.caseless(parts.sent_by_host);
+                hash.exact(method);
             }
             None => {
-                text.number(2);
-                text.exact(method);
-                text.exact(parts.request_uri);
+                hash.number(2);
+                hash.exact(method);
+                hash.exact(parts.request_uri);
                 if !matches!(method, b"INVITE" | b"CANCEL") {
-                    text.optional(parts.to_tag);
+                    hash.optional(parts.to_tag);
                 }
-                text.optional(parts.from_tag);
-                text.exact(parts.call_id);
-                text.number(u64::from(parts.cseq));
-                text.exact(parts.top_via);
+                hash.optional(parts.from_tag);
+                hash.exact(parts.call_id);
+                hash.number(u64::from(parts.cseq));
+                hash.exact(parts.top_via);
             }
         }
-        let (mut high, mut low) = (secrets.high.build_hasher(), secrets.low.build_hasher());
-        high.write(&text.0);
-        low.write(&text.0);
-        ServerKey(u128::from(high.finish()) << 64 | u128::from(low.finish()))
+        hash.finish()
     }
 }
 
-/// What is hashed, put together first: the hashers take whole words, and have much to do for each part.
-struct Octets(SmallVec<[u8; 256]>);
+/// Two hashers fed with the same. Every part goes in behind its length, so that no two lists of parts look alike.
+struct Hash128 {
+    high: AHasher,
+    low: AHasher,
+}
 
-impl Octets {
-    fn new() -> Self {
-        Self(SmallVec::new())
-    }
-
+impl Hash128 {
     fn number(&mut self, n: u64) {
-        self.0.extend_from_slice(&n.to_le_bytes());
+        self.high.write_u64(n);
+        self.low.write_u64(n);
     }
 
-    /// A part behind its length.
     fn exact(&mut self, part: &[u8]) {
-        self.number(length(part));
-        self.0.extend_from_slice(part);
+        self.number(u64::try_from(part.len()).unwrap_or(u64::MAX));
+        self.high.write(part);
+        self.low.write(part);
     }
 
     fn optional(&mut self, part: Option<&[u8]>) {
         self.number(u64::from(part.is_some()));
         self.exact(part.unwrap_or_default());
     }
-}
 
-/// No message is so long that this would not be its length.
-fn length(part: &[u8]) -> u64 {
-    u64::try_from(part.len()).unwrap_or(u64::MAX) & 0xffff_ffff
+    /// In lower case, sixteen octets at a time.
+    fn caseless(&mut self, part: &[u8]) {
+        self.number(u64::try_from(part.len()).unwrap_or(u64::MAX));
+        let (whole, rest) = part.as_chunks::<16>();
+        for octets in whole {
+            self.block(*octets);
+        }
+        if !rest.is_empty() {
+            let mut octets = [0; 16];
+            for (place, octet) in octets.iter_mut().zip(rest) {
+                *place = *octet;
+            }
+            self.block(octets);
+        }
+    }
+
+    fn block(&mut self, octets: [u8; 16]) {
+        let n = u128::from_le_bytes(octets.map(|octet| octet.to_ascii_lowercase()));
+        self.high.write_u128(n);
+        self.low.write_u128(n);
+    }
+
+    fn finish(self) -> ServerKey {
+        ServerKey { high: self.high.finish(), low: self.low.finish() }
+    }
 }
 
 /// For tables whose keys are keyed hashes: of these nobody can make many that meet, as they are.
@@ -352,10 +424,6 @@ impl Hasher for Hashed {
 
     fn write_u64(&mut self, n: u64) {
         self.0 ^= n;
-    }
-
-    fn write_u128(&mut self, n: u128) {
-        self.0 ^= (n & u128::from(u64::MAX)) as u64;
     }
 }
 
