@@ -99,6 +99,7 @@ impl TargetError {
 ///
 /// # Errors
 /// When no transport of ours can satisfy the URI, whatever the DNS says.
+#[inline]
 pub fn target_of(uri: TargetUri, realm: Realm) -> Result<LocateKey, TargetError> {
     let transport = match uri.transport {
         None => None,

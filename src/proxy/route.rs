@@ -41,49 +41,44 @@ pub const fn realm_of(party: Party) -> Realm {
 
 /// Decides. `from` is not a stranger.
 pub fn decide(policy: &Policy, from: Party, msg: &Message<'_>) -> Decision {
-    match plan(policy, from, msg) {
-        Ok(Some(plan)) => Decision::Forward(plan),
-        Ok(None) => Decision::Answer,
-        Err(reject) => Decision::Refuse(reject),
-    }
-}
-
-fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>, Reject> {
     let mut routing = Routing::default();
     // §16.4: with a maddr of ours the URI was addressed to us as an outbound proxy. The parameter goes,
     // and with it the port and transport that brought the request here.
-    let received = msg.request_uri().ok_or(BAD_URI)?;
+    let Some(received) = msg.request_uri() else { return Decision::Refuse(BAD_URI) };
     let stripped = without_own_maddr(policy, &received);
-    let mut request_uri = match &stripped {
-        Some(text) => {
-            routing.uri = Some(Box::from(text.as_slice()));
-            UriRef::parse(text).map_err(|_| BAD_URI)?
-        }
-        None => received,
-    };
-    let to_us = request_uri.is_loose() && is_own(policy, &request_uri);
+    // It is referred to, not moved: there is much in it.
+    let (parsed, last_route);
+    let mut request_uri = &received;
+    if let Some(text) = &stripped {
+        routing.uri = Some(Box::from(text.as_slice()));
+        let Ok(uri) = UriRef::parse(text) else { return Decision::Refuse(BAD_URI) };
+        parsed = uri;
+        request_uri = &parsed;
+    }
+    let to_us = request_uri.is_loose() && is_own(policy, request_uri);
     if !to_us
         && msg.to_tag().is_some()
         && let Some(own) = own_routes_only(policy, msg)
     {
         (routing.own_routes, routing.routes) = (own.count, own.count);
         let sips = request_uri.scheme == Scheme::Sips;
-        return in_dialog(policy, from, &own, &request_uri, sips, routing).map(Some);
+        return in_dialog(policy, from, &own, request_uri, sips, routing);
     }
     let mut routes: SmallVec<[UriRef<'_>; 2]> = SmallVec::new();
     for route in msg.routes() {
-        let route = route.map_err(|_| Reject::new(400, "Bad Route", "bad_route"))?;
+        let Ok(route) = route else { return Decision::Refuse(Reject::new(400, "Bad Route", "bad_route")) };
         routes.push(route.uri);
     }
     routing.routes = u32::try_from(routes.len()).unwrap_or(u32::MAX);
     // §16.4: a strict router has put our Record-Route into the Request-URI; the real one is the last Route.
     let mut own = OwnRoutes::default();
     if to_us {
-        own.see(policy, msg, &request_uri);
+        own.see(policy, msg, request_uri);
         if let Some(last) = routes.pop() {
             routing.last_is_uri = true;
             routing.uri = Some(Box::from(last.bytes));
-            request_uri = last;
+            last_route = last;
+            request_uri = &last_route;
         }
     }
     while let Some(first) = routes.get(routing.own_routes as usize)
@@ -102,9 +97,13 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     // decides as if the Route had not been there.
     let outbound = own.remembered.is_none() && next.is_none() && msg.to_tag().is_none();
     if own.seen && !outbound {
-        return in_dialog(policy, from, &own, next.unwrap_or(&request_uri), sips, routing).map(Some);
+        return in_dialog(policy, from, &own, next.unwrap_or(request_uri), sips, routing);
     }
-    out_of_dialog(policy, from, msg, &request_uri, next, routing)
+    match out_of_dialog(policy, from, msg, request_uri, next, routing) {
+        Ok(Some(plan)) => Decision::Forward(plan),
+        Ok(None) => Decision::Answer,
+        Err(reject) => Decision::Refuse(reject),
+    }
 }
 
 /// What our own Routes said.
@@ -176,8 +175,11 @@ fn in_dialog(
     next: &UriRef<'_>,
     sips: bool,
     routing: Routing,
-) -> Result<Plan, Reject> {
-    let key = target(next, sips)?;
+) -> Decision {
+    let key = match target(next, sips) {
+        Ok(key) => key,
+        Err(reject) => return Decision::Refuse(reject),
+    };
     let port = port_of(next);
     let reachable = || policy.reachable_from(from, &next.host, port);
     let party = match (own.remembered, from) {
@@ -196,7 +198,7 @@ fn in_dialog(
         _ => reachable(),
     };
     let Some(party) = party else {
-        return Err(Reject::new(403, "Forbidden", "route_not_allowed"));
+        return Decision::Refuse(Reject::new(403, "Forbidden", "route_not_allowed"));
     };
     let names = own.remembered.map(|r| r.names).unwrap_or_default();
     let (theirs, senders) = match from {
@@ -204,7 +206,7 @@ fn in_dialog(
         _ => (names.core, names.peer),
     };
     let key = LocateKey { realm: realm_of(party), ..key };
-    Ok(Plan {
+    Decision::Forward(Plan {
         routing,
         legs: smallvec![Leg {
             party,

@@ -43,7 +43,7 @@ impl Shard {
         if party == Party::Stranger {
             return core.stranger(origin, &reply, msg);
         }
-        let key = ServerKey::of(&core.keys, &key_parts(msg, &via));
+        let key = core.server_key(msg, &via);
         if method == Method::Ack {
             return self.on_ack(now, origin, msg, &via, party, key, reply, index);
         }
@@ -252,6 +252,17 @@ impl Core {
 
     pub(super) fn cap(&self, shards: usize) -> usize {
         self.policy.config.limits.transactions.div_ceil(shards)
+    }
+
+    /// Which server transaction a request belongs to.
+    fn server_key(&self, msg: &Message<'_>, via: &ViaRef<'_>) -> ServerKey {
+        match via.branch().filter(|b| is_rfc3261_branch(b)) {
+            Some(branch) => {
+                let (host, port) = (sent_by_host(via), via.port.unwrap_or(0));
+                ServerKey::of_branch(&self.keys, branch, host, port, msg.method_bytes())
+            }
+            None => ServerKey::of(&self.keys, &key_parts(msg, via)),
+        }
     }
 
     /// What decides the routing of a request (RFC 3261 §16.6 step 8).
@@ -506,10 +517,6 @@ pub(super) fn key_parts<'a>(msg: &Message<'a>, via: &ViaRef<'a>) -> ServerKeyPar
     let branch = via.branch();
     let (sent_by_host, sent_by_port) = (sent_by_host(via), via.port.unwrap_or(0));
     let method = msg.method_bytes();
-    if let Some(branch) = branch.filter(|b| is_rfc3261_branch(b)) {
-        // Nothing else counts then.
-        return ServerKeyParts::of_branch(branch, sent_by_host, sent_by_port, method);
-    }
     ServerKeyParts {
         branch,
         sent_by_host,

@@ -70,27 +70,24 @@ impl Branch {
         if !cookie.eq_ignore_ascii_case(MAGIC_COOKIE) {
             return None;
         }
-        u16::try_from(hex_value(hex.get(..4)?)?).ok()
+        four_digits(*hex.first_chunk()?)
     }
 
     /// Reads a branch of ours, in either case (§7.3.1). `None` for anything that is not one by its
     /// form; that it is one in truth, only the transaction's own random number shows.
     pub fn parse(branch: &[u8]) -> Option<BranchParts> {
         let (cookie, hex) = branch.split_first_chunk::<{ MAGIC_COOKIE.len() }>()?;
-        if hex.len() != 2 * PAYLOAD || !cookie.eq_ignore_ascii_case(MAGIC_COOKIE) {
+        let (shard, rest) = hex.split_first_chunk::<4>()?;
+        let ([slot, generation, high, low, hash], []) = rest.as_chunks::<8>() else { return None };
+        if !cookie.eq_ignore_ascii_case(MAGIC_COOKIE) {
             return None;
         }
-        let (shard, hex) = hex.split_at_checked(4)?;
-        let (slot, hex) = hex.split_at_checked(8)?;
-        let (generation, hex) = hex.split_at_checked(8)?;
-        let (random, loop_hash) = hex.split_at_checked(16)?;
-        // Four, eight and sixteen digits.
         Some(BranchParts {
-            shard: hex_value(shard)? as u16,
-            slot: hex_value(slot)? as u32,
-            generation: hex_value(generation)? as u32,
-            random: hex_value(random)?,
-            loop_hash: hex_value(loop_hash)? as u32,
+            shard: four_digits(*shard)?,
+            slot: eight_digits(*slot)? as u32,
+            generation: eight_digits(*generation)? as u32,
+            random: eight_digits(*high)? << 32 | eight_digits(*low)?,
+            loop_hash: eight_digits(*hash)? as u32,
         })
     }
 }
@@ -129,20 +126,20 @@ const HEX_PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
-/// The number that up to sixteen hexadecimal digits, in either case, stand for; eight are read at a time.
-fn hex_value(digits: &[u8]) -> Option<u64> {
-    let mut value = 0;
-    let mut rest = digits;
-    while let Some((eight, more)) = rest.split_first_chunk() {
-        value = value << 32 | eight_digits(*eight)?;
-        rest = more;
-    }
-    if rest.is_empty() {
-        return Some(value);
-    }
-    let mut eight = [b'0'; 8];
-    eight.get_mut(8 - rest.len()..)?.copy_from_slice(rest);
-    Some(value << (4 * rest.len()) | eight_digits(eight)?)
+/// The number that four hexadecimal digits, in either case, stand for.
+fn four_digits([a, b, c, d]: [u8; 4]) -> Option<u16> {
+    Some(eight_digits([b'0', b'0', b'0', b'0', a, b, c, d])? as u16)
+}
+
+/// Eight octets with capital letters made small.
+const fn lower(octets: u64) -> u64 {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x80 * EACH;
+    let ascii = octets & !HIGH;
+    // In every octet, with its highest bit clear, a sum reaches that bit from a certain octet on.
+    let from_a = ascii + EACH * (0x80 - b'A' as u64);
+    let beyond_z = ascii + EACH * (0x7f - b'Z' as u64);
+    octets | (from_a & !beyond_z & !octets & HIGH) >> 2
 }
 
 /// The number that eight hexadecimal digits stand for.
@@ -263,29 +260,6 @@ pub struct ServerKeyParts<'a> {
     pub top_via: &'a [u8],
 }
 
-impl<'a> ServerKeyParts<'a> {
-    /// Of a request with a branch of RFC 3261.
-    pub const fn of_branch(
-        branch: &'a [u8],
-        sent_by_host: &'a [u8],
-        sent_by_port: u16,
-        method: &'a [u8],
-    ) -> Self {
-        Self {
-            branch: Some(branch),
-            sent_by_host,
-            sent_by_port,
-            method,
-            request_uri: b"",
-            to_tag: None,
-            from_tag: None,
-            call_id: b"",
-            cseq: 0,
-            top_via: b"",
-        }
-    }
-}
-
 /// The key of a server transaction: a keyed hash, wide enough to stand for what was hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ServerKey {
@@ -316,35 +290,43 @@ impl ServerKey {
         Self::with_method(secrets, parts, method)
     }
 
+    /// The same for a branch of RFC 3261, which needs less: the branch, the host and port of sent-by, and the method.
+    pub fn of_branch(secrets: &KeySecrets, branch: &[u8], host: &[u8], port: u16, method: &[u8]) -> Self {
+        let method: &[u8] = if method == b"ACK" { b"INVITE" } else { method };
+        Self::by_branch(secrets, branch, host, port, method)
+    }
+
+    fn by_branch(secrets: &KeySecrets, branch: &[u8], host: &[u8], port: u16, method: &[u8]) -> Self {
+        let mut hash = Hash128::new(secrets);
+        // The cookie is in all of them.
+        let branch = branch.get(MAGIC_COOKIE.len()..).unwrap_or_default();
+        hash.number(u64::from(port) << 16 | 1);
+        hash.caseless(branch);
+        hash.caseless(host);
+        hash.exact(method);
+        hash.finish()
+    }
+
     /// For a CANCEL: the key of the INVITE that it is to cancel (§9.2).
     pub fn of_cancelled_invite(secrets: &KeySecrets, cancel: &ServerKeyParts<'_>) -> Self {
         Self::with_method(secrets, cancel, b"INVITE")
     }
 
     fn with_method(secrets: &KeySecrets, parts: &ServerKeyParts<'_>, method: &[u8]) -> Self {
-        let mut hash = Hash128 { high: secrets.high.build_hasher(), low: secrets.low.build_hasher() };
-        match parts.branch.filter(|b| is_rfc3261_branch(b)) {
-            Some(branch) => {
-                // The cookie is in all of them.
-                let branch = branch.get(MAGIC_COOKIE.len()..).unwrap_or_default();
-                hash.number(u64::from(parts.sent_by_port) << 16 | 1);
-                hash.caseless(branch);
-                hash.caseless(parts.sent_by_host);
-                hash.exact(method);
-            }
-            None => {
-                hash.number(2);
-                hash.exact(method);
-                hash.exact(parts.request_uri);
-                if !matches!(method, b"INVITE" | b"CANCEL") {
-                    hash.optional(parts.to_tag);
-                }
-                hash.optional(parts.from_tag);
-                hash.exact(parts.call_id);
-                hash.number(u64::from(parts.cseq));
-                hash.exact(parts.top_via);
-            }
+        if let Some(branch) = parts.branch.filter(|b| is_rfc3261_branch(b)) {
+            return Self::by_branch(secrets, branch, parts.sent_by_host, parts.sent_by_port, method);
         }
+        let mut hash = Hash128::new(secrets);
+        hash.number(2);
+        hash.exact(method);
+        hash.exact(parts.request_uri);
+        if !matches!(method, b"INVITE" | b"CANCEL") {
+            hash.optional(parts.to_tag);
+        }
+        hash.optional(parts.from_tag);
+        hash.exact(parts.call_id);
+        hash.number(u64::from(parts.cseq));
+        hash.exact(parts.top_via);
         hash.finish()
     }
 }
@@ -356,6 +338,10 @@ struct Hash128 {
 }
 
 impl Hash128 {
+    fn new(secrets: &KeySecrets) -> Self {
+        Self { high: secrets.high.build_hasher(), low: secrets.low.build_hasher() }
+    }
+
     fn number(&mut self, n: u64) {
         self.high.write_u64(n);
         self.low.write_u64(n);
@@ -379,17 +365,24 @@ impl Hash128 {
         for octets in whole {
             self.block(*octets);
         }
-        if !rest.is_empty() {
-            let mut octets = [0; 16];
-            for (place, octet) in octets.iter_mut().zip(rest) {
-                *place = *octet;
-            }
-            self.block(octets);
+        if rest.is_empty() {
+            return;
         }
+        // The last sixteen, some of them once more; the length says which.
+        let last = part.last_chunk::<16>().copied().unwrap_or_else(|| {
+            let mut octets = [0; 16];
+            if let Some(place) = octets.get_mut(..rest.len()) {
+                place.copy_from_slice(rest);
+            }
+            octets
+        });
+        self.block(last);
     }
 
     fn block(&mut self, octets: [u8; 16]) {
-        let n = u128::from_le_bytes(octets.map(|octet| octet.to_ascii_lowercase()));
+        let n = u128::from_le_bytes(octets);
+        let [high, low] = [n >> 64, n & u128::from(u64::MAX)].map(|half| lower(half as u64));
+        let n = u128::from(high) << 64 | u128::from(low);
         self.high.write_u128(n);
         self.low.write_u128(n);
     }
@@ -444,10 +437,18 @@ mod tests {
                 assert_eq!(eight_digits(text), want, "{octet} at {at}");
             }
         }
-        for len in 1..=16 {
-            let text = &"0123456789abcdefABCDEF"[22 - len..];
-            assert_eq!(hex_value(text.as_bytes()), u64::from_str_radix(text, 16).ok(), "{text}");
+        assert_eq!((four_digits(*b"0aFf"), four_digits(*b"0a+f")), (Some(0xaff), None));
+    }
+
+    #[test]
+    fn capital_letters_are_made_small_and_nothing_else_is_changed() {
+        for octet in 0..=255u8 {
+            for at in 0..8 {
+                let mut text = *b"aZ9[@z\xffA";
+                text[at] = octet;
+                let want = text.map(|octet| octet.to_ascii_lowercase());
+                assert_eq!(lower(u64::from_le_bytes(text)).to_le_bytes(), want, "{octet} at {at}");
+            }
         }
-        assert_eq!(hex_value(b"00000000g"), None);
     }
 }
