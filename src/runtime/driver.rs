@@ -389,7 +389,7 @@ impl<E: Element> Worker<E> {
                 Output::Send(send) => steps.push_back(Step::Stream(send)),
                 Output::Locate { ticket, key } => match self.node.locator.locate_cached(&key, now) {
                     Some(result) => feed(element, now, Input::Located { ticket, result }, self.counters()),
-                    None => steps.push_back(Step::Locate(shard, ticket, key)),
+                    None => steps.push_back(Step::Locate(shard, ticket, Arc::new(key))),
                 },
                 Output::Event(Event::Health(instance, seen)) => {
                     steps.push_back(Step::Health(shard, instance, seen))

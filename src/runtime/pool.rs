@@ -56,7 +56,7 @@ pub(super) struct Conn {
     /// Our address: the listener's bind address for connections we open, which may be a wildcard.
     pub(super) local: IpAddr,
     /// Connections that we open: whom the other end must prove to be, and as whom we come.
-    pub(super) wanted: Option<TlsExpectation>,
+    pub(super) wanted: Option<Arc<TlsExpectation>>,
     /// Whom the other end's certificate named, once a handshake has shown that.
     identity: Mutex<Option<Arc<TlsIdentity>>>,
     born: Instant,
@@ -238,7 +238,7 @@ pub(super) struct NewConn {
     pub(super) direction: Direction,
     pub(super) remote: SocketAddr,
     pub(super) local: IpAddr,
-    pub(super) wanted: Option<TlsExpectation>,
+    pub(super) wanted: Option<Arc<TlsExpectation>>,
 }
 
 impl Pool {

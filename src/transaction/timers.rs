@@ -335,7 +335,7 @@ impl<K: Copy> Lanes<K> {
 }
 
 fn nanos(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+    d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()))
 }
 
 /// The capacity to shrink to after a burst: when seven eighths are unused.
