@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Cache};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
@@ -88,7 +88,7 @@ pub(super) struct Node<E> {
     /// What the log calls the peers.
     pub(super) peers: PeerNames,
     /// Whose an address is, for the log.
-    pub(super) policy: ArcSwapOption<Policy>,
+    pub(super) policy: Arc<ArcSwapOption<Policy>>,
     /// Takes the events of calls; empty without `[records]`.
     pub(super) records: OnceLock<Offer>,
     /// Takes copies of messages for those who look at the wire.
@@ -221,8 +221,10 @@ pub(super) struct Worker<E: Element> {
     /// Over how many workers datagrams are spread; worker 0 decides.
     pub(super) spread: RefCell<Option<Spread>>,
     pub(super) cores: Cores,
-    /// A deadline and its grid line: the last that were asked for.
-    line: Cell<(Instant, u64)>,
+    /// The grid line that was asked for last, the time of the one before, and its own.
+    line: Cell<(u64, Instant, Instant)>,
+    /// The policy as it was at the last look.
+    policy: RefCell<Cache<Arc<ArcSwapOption<Policy>>, Option<Arc<Policy>>>>,
 }
 
 /// Gives one input to an element. A panic is a bug that must not take the node down: the message
@@ -255,7 +257,8 @@ impl<E: Element> Worker<E> {
             emptied: Notify::new(),
             spread: RefCell::new(spread),
             cores: Cores::default(),
-            line: Cell::new((node.epoch, 0)),
+            line: Cell::new((0, node.epoch, node.epoch)),
+            policy: RefCell::new(Cache::new(Arc::clone(&node.policy))),
             node,
         })
     }
@@ -270,13 +273,41 @@ impl<E: Element> Worker<E> {
         let shards = self.node.slots.len();
         let messages = u32::try_from(batch.len()).unwrap_or(u32::MAX);
         let waited = waited.map(|delay| (delay, messages));
-        if shards == 1 {
-            let mut element = self.node.slots[0].lock();
-            self.visit_locked(0, &mut element, now, waited, batch.iter().map(|m| (m, None)));
-        } else {
-            self.visit_owners(now, waited, batch, shards);
+        match batch {
+            _ if shards == 1 => {
+                let mut element = self.node.slots[0].lock();
+                self.visit_locked(0, &mut element, now, waited, batch.iter().map(|m| (m, None)));
+            }
+            [message] => {
+                let limits = self.limits();
+                let (owner, ahead) = self.read_ahead(message, &limits, shards);
+                let mut element = self.node.slots[owner].lock();
+                self.visit_locked(owner, &mut element, now, waited, std::iter::once((message, ahead)));
+                element.give_back(&mut self.reader.borrow_mut());
+            }
+            _ => self.visit_owners(now, waited, batch, shards),
         }
         self.settle(now);
+    }
+
+    /// Those in force: a reload may have changed them, and what is read by others is read once more.
+    fn limits(&self) -> Limits {
+        self.policy.borrow_mut().load().as_ref().map_or(self.node.settings.limits, |p| p.limits)
+    }
+
+    /// A message's shard, and the message as read for it.
+    fn read_ahead<'a>(
+        &self,
+        message: &Arrived<'_>,
+        limits: &'a Limits,
+        shards: usize,
+    ) -> (usize, Option<ReadAhead<'a>>) {
+        let (Arrived { origin, bytes }, secret) = (message, self.node.secret);
+        let mut reader = self.reader.borrow_mut();
+        // Whatever panics here is read again by the shard, where it is caught and counted.
+        let reading = || E::read_ahead(&mut reader, origin, bytes, limits, secret, shards);
+        let (owner, ahead) = catch_unwind(AssertUnwindSafe(reading)).unwrap_or_default();
+        (if owner < shards { owner } else { owner % shards }, ahead)
     }
 
     /// Visits each shard that owns something of the batch once, those first that are free.
@@ -287,20 +318,12 @@ impl<E: Element> Worker<E> {
         batch: &[Arrived<'_>],
         shards: usize,
     ) {
-        // Those in force: a reload may have changed them, and what is read by others is read once more.
-        let limits = &self.node.policy.load().as_ref().map_or(self.node.settings.limits, |p| p.limits);
-        let secret = self.node.secret;
-        let mut owned: SmallVec<[Owned<'_>; BATCH]> = {
-            let mut reader = self.reader.borrow_mut();
-            let read = |m| {
-                let Arrived { origin, bytes }: &Arrived<'_> = m;
-                // Whatever panics here is read again by the shard, where it is caught and counted.
-                let reading = || E::read_ahead(&mut reader, origin, bytes, limits, secret, shards);
-                let (owner, ahead) = catch_unwind(AssertUnwindSafe(reading)).unwrap_or_default();
-                Owned { owner: owner % shards, message: m, ahead }
-            };
-            batch.iter().map(read).collect()
-        };
+        let limits = self.limits();
+        let mut owned: SmallVec<[Owned<'_>; BATCH]> = SmallVec::new();
+        owned.extend(batch.iter().map(|message| {
+            let (owner, ahead) = self.read_ahead(message, &limits, shards);
+            Owned { owner, message, ahead }
+        }));
         let mut busy: SmallVec<[usize; BATCH]> = SmallVec::new();
         // Own shard first: its lock is the least likely to be held by somebody else.
         for shard in (0..shards).map(|i| (self.index + i) % shards) {
@@ -369,14 +392,17 @@ impl<E: Element> Worker<E> {
     /// Moves the outputs out, answering from the location cache at once.
     fn collect(&self, shard: usize, element: &mut E, now: Instant) {
         let mut steps = self.steps.borrow_mut();
-        while let Some(output) = element.poll_output() {
+        loop {
+            let output = element.poll_output();
             if self.node.tap.is_on()
-                && let Output::Send(send) = &output
+                && let Some(Output::Send(send)) = &output
             {
                 self.node.tap.sending(now, send, &self.node.listen);
             }
+            // Taken apart where it lies: an output is moved no more often than need be.
             match output {
-                Output::Send(send) if send.hop.transport == Transport::Udp => {
+                None => break,
+                Some(Output::Send(send)) if send.hop.transport == Transport::Udp => {
                     match self.udp.get(usize::from(send.hop.listener.0)) {
                         Some(Some(socket)) => {
                             if !socket.queue(send.hop.remote, send.bytes, send.token) {
@@ -386,21 +412,21 @@ impl<E: Element> Worker<E> {
                         _ => steps.extend(send.token.map(|t| Step::Failed(t, SendFailure::Local))),
                     }
                 }
-                Output::Send(send) => steps.push_back(Step::Stream(send)),
-                Output::Locate { ticket, key } => match self.node.locator.locate_cached(&key, now) {
+                Some(Output::Send(send)) => steps.push_back(Step::Stream(send)),
+                Some(Output::Locate { ticket, key }) => match self.node.locator.locate_cached(&key, now) {
                     Some(result) => feed(element, now, Input::Located { ticket, result }, self.counters()),
                     None => steps.push_back(Step::Locate(shard, ticket, key)),
                 },
-                Output::Event(Event::Health(instance, seen)) => {
+                Some(Output::Event(Event::Health(instance, seen))) => {
                     steps.push_back(Step::Health(shard, instance, seen))
                 }
-                Output::Event(Event::Call(event)) => {
+                Some(Output::Event(Event::Call(event))) => {
                     if let Some(records) = self.node.records.get() {
                         records.offer(event);
                     }
                 }
-                Output::Event(event) => steps.push_back(Step::Tell(event)),
-                Output::Pass(passed) => steps.push_back(Step::Pass(passed)),
+                Some(Output::Event(event)) => steps.push_back(Step::Tell(event)),
+                Some(Output::Pass(passed)) => steps.push_back(Step::Pass(passed)),
             }
         }
     }
@@ -417,28 +443,36 @@ impl<E: Element> Worker<E> {
             self.collect(shard, element, now);
             next = element.poll_timeout();
         }
-        let line = next.map_or(u64::MAX, |t| self.line_of(t));
         let slot = &self.node.slots[shard];
         if appointed {
+            let line = next.map_or(u64::MAX, |t| self.node.grid_line(t));
             slot.announced.store(line, Ordering::SeqCst);
-        } else if line < slot.announced.load(Ordering::SeqCst) {
-            slot.announced.store(line, Ordering::SeqCst);
-            // A worker on its own looks at its appointment before it sleeps.
-            if shard != self.index || !slot.bell.is_alone() {
-                slot.attend();
+        } else if let Some(t) = next {
+            let announced = slot.announced.load(Ordering::SeqCst);
+            if announced != u64::MAX && t > self.times_of(announced).0 {
+                // It will be looked at in time, as mostly.
+                return;
+            }
+            let line = self.node.grid_line(t);
+            if line < announced {
+                slot.announced.store(line, Ordering::SeqCst);
+                // A worker on its own looks at its appointment before it sleeps.
+                if shard != self.index || !slot.bell.is_alone() {
+                    slot.attend();
+                }
             }
         }
     }
 
-    /// [`Node::grid_line`]; the earliest deadline of a shard is mostly the one that it was before.
-    fn line_of(&self, t: Instant) -> u64 {
-        let (known, line) = self.line.get();
-        if known == t {
-            return line;
+    /// The times of the grid line before this one, and of this one: mostly the one that it was before.
+    fn times_of(&self, line: u64) -> (Instant, Instant) {
+        let (known, before, at) = self.line.get();
+        if known == line {
+            return (before, at);
         }
-        let line = self.node.grid_line(t);
-        self.line.set((t, line));
-        line
+        let times = (self.node.grid_time(line.saturating_sub(1)), self.node.grid_time(line));
+        self.line.set((line, times.0, times.1));
+        times
     }
 
     /// Carries out everything that the shards asked for, and what follows from that.
@@ -551,7 +585,7 @@ impl<E: Element> Worker<E> {
     /// When this worker's shard wants to be looked at; `None`: never, as things stand.
     pub(super) fn appointment(&self) -> Option<Instant> {
         let line = self.node.slots[self.index].announced.load(Ordering::SeqCst);
-        (line != u64::MAX).then(|| self.node.grid_time(line))
+        (line != u64::MAX).then(|| self.times_of(line).1)
     }
 
     /// Whether that time has come.
