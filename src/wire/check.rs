@@ -62,8 +62,7 @@ fn vias(index: &mut Index, bytes: &[u8]) {
         return;
     };
     let response = index.status != 0;
-    if let Some(kept) = plain_vias(index, bytes, at) {
-        index.vias = kept;
+    if plain_vias(index, bytes, at).is_some() {
         return;
     }
     let mut kept = [None; 2];
@@ -98,22 +97,23 @@ fn vias(index: &mut Index, bytes: &[u8]) {
     }
 }
 
-/// The Vias to be kept, where those to be checked are written in the usual way. `None`: look closer.
-fn plain_vias(index: &Index, bytes: &[u8], at: usize) -> Option<[Option<ViaSpans>; 2]> {
+/// Keeps the Vias, where those to be checked are written in the usual way. `None`: look closer.
+fn plain_vias(index: &mut Index, bytes: &[u8], at: usize) -> Option<()> {
     let response = index.status != 0;
-    let (mut kept, mut seen) = ([None; 2], 0);
+    let repeated = index.repeated(Name::Via);
+    let mut seen = 0;
     for row in index.rows.iter().skip(at).filter(|r| r.name == Name::Via) {
         let value = row.value.range();
         let mut from = value.start;
         loop {
             let via = ViaSpans::parse_plain(bytes, from..value.end, row)?;
             let end = via.end();
-            if let Some(place) = kept.get_mut(seen) {
+            if let Some(place) = index.vias.get_mut(seen) {
                 *place = Some(via);
             }
             seen += 1;
             if response && seen == 2 {
-                return Some(kept);
+                return Some(());
             }
             if end == value.end {
                 break;
@@ -124,11 +124,11 @@ fn plain_vias(index: &Index, bytes: &[u8], at: usize) -> Option<[Option<ViaSpans
                 from += 1;
             }
         }
-        if !response || !index.repeated(Name::Via) {
+        if !response || !repeated {
             break;
         }
     }
-    Some(kept)
+    Some(())
 }
 
 fn dialog_fields(index: &mut Index, bytes: &[u8]) {
@@ -151,10 +151,16 @@ fn single(index: &Index, name: Name, missing: Fault, repeated: Fault) -> Result<
 }
 
 /// Where the tag of a To or From is; the URI in it is for end points to judge.
+#[inline(always)]
 fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
-    if let Some(tag) = plain_address(bytes, value.range()) {
-        return Ok(tag);
+    match plain_address(bytes, value.range()) {
+        Some(tag) => Ok(tag),
+        None => any_address(bytes, value),
     }
+}
+
+#[inline(never)]
+fn any_address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
     let addr = NameAddrRef::parse(bytes, value.range())?;
     let mut tag = None;
     if addr.params.is_empty() {
@@ -173,6 +179,7 @@ fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
 
 /// The tag of an address written in the usual way: perhaps a display name, which holds no
 /// backslash if it is quoted; a URI in brackets; no parameter, or a tag alone. `None`: look closer.
+#[inline(never)]
 fn plain_address(bytes: &[u8], value: Range<usize>) -> Option<Span> {
     let mut at = value.start;
     if bytes.get(at) == Some(&b'"') {

@@ -1,6 +1,7 @@
 //! Hosts of URIs and Vias (RFC 3261 §25.1 `host`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 use super::octets::{BLOCK, Block};
 use super::scan::{Cursor, is_host, number};
@@ -96,6 +97,22 @@ impl<'a> HostRef<'a> {
             HostRef::Name(_) => None,
         }
     }
+}
+
+/// The IPv4 address at the start of `bytes[range]`, where it is written within a block, and where it ends; not
+/// where something follows that makes it part of a name. `None`: look closer, with [`host_at`].
+#[inline(always)]
+pub(crate) fn ipv4_at(bytes: &[u8], range: Range<usize>) -> Option<(IpAddr, usize)> {
+    let (addr, len) = ipv4_in_block(bytes.get(range.start..)?.first_chunk()?)?;
+    let end = range.start + len;
+    (end <= range.end).then_some((IpAddr::V4(addr), end))
+}
+
+/// The host at the start of `bytes[range]`, and where it ends.
+#[inline(never)]
+pub(crate) fn host_at(bytes: &[u8], range: Range<usize>) -> Option<(HostRef<'_>, usize)> {
+    let mut cursor = Cursor::new(bytes, range);
+    Some((HostRef::read(&mut cursor)?, cursor.pos))
 }
 
 fn ipv4(s: &[u8]) -> Option<Ipv4Addr> {

@@ -252,6 +252,12 @@ impl<'a> Controls<'a> {
         controls
     }
 
+    /// The message.
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// Goes on from `at`.
     pub(super) fn seek(&mut self, at: usize) {
         self.base = at;

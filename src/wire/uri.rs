@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::host::HostRef;
+use super::host::{self, HostRef, ipv4_at};
 use super::index::Span;
 use super::octets::{Block, Marks, find, find_octet};
-use super::scan::{Cursor, Params, same, sub};
+use super::scan::{Params, port_at, same, sub};
 use crate::flow::Transport;
 
 /// Scheme of a URI; without case.
@@ -217,14 +217,20 @@ impl UriSpans {
             Some(_) => return Err(UriFault::Octet),
             None => {}
         }
-        let mut cursor = Cursor::new(bytes, host_at..end);
-        let host = HostRef::read(&mut cursor).filter(HostRef::is_sound).ok_or(UriFault::Host)?;
-        self.addr = host.addr();
-        self.name = (host_at..cursor.pos).into();
-        if cursor.eat(b':') {
-            self.port = Some(cursor.port().filter(|&p| p != 0).ok_or(UriFault::Port)?);
+        let mut rest;
+        (self.addr, rest) = match ipv4_at(bytes, host_at..end) {
+            Some((addr, host_end)) => (Some(addr), host_end),
+            None => host::host_at(bytes, host_at..end)
+                .filter(|(host, _)| host.is_sound())
+                .map(|(host, host_end)| (host.addr(), host_end))
+                .ok_or(UriFault::Host)?,
+        };
+        self.name = (host_at..rest).into();
+        if rest < end && bytes.get(rest) == Some(&b':') {
+            let (port, port_end) =
+                port_at(bytes, rest + 1..end).filter(|(port, _)| *port != 0).ok_or(UriFault::Port)?;
+            (self.port, rest) = (Some(port), port_end);
         }
-        let rest = cursor.pos;
         self.host_port = (host_at..rest).into();
         self.params = (rest..end).into();
         if rest == end {
