@@ -465,14 +465,19 @@ impl<E: Element> Worker<E> {
     }
 
     /// The times of the grid line before this one, and of this one: mostly the one that it was before.
+    #[inline(always)]
     fn times_of(&self, line: u64) -> (Instant, Instant) {
-        let (known, before, at) = self.line.get();
-        if known == line {
-            return (before, at);
+        if self.line.get().0 != line {
+            self.look_up(line);
         }
-        let times = (self.node.grid_time(line.saturating_sub(1)), self.node.grid_time(line));
-        self.line.set((line, times.0, times.1));
-        times
+        let (_, before, at) = self.line.get();
+        (before, at)
+    }
+
+    #[cold]
+    fn look_up(&self, line: u64) {
+        let before = self.node.grid_time(line.saturating_sub(1));
+        self.line.set((line, before, self.node.grid_time(line)));
     }
 
     /// Carries out everything that the shards asked for, and what follows from that.

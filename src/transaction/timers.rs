@@ -205,25 +205,31 @@ impl<K: Copy> Lanes<K> {
         let after = nanos(after).min(FAR);
         let deadline = now.saturating_add(after).min(NONE - 1);
         self.len += 1;
-        let lane = self.lane_for(after);
-        match lane.and_then(|lane| Some((lane, self.queues.get_mut(lane)?))) {
-            Some((lane, queue)) => {
-                if let Some(&(last, _)) = queue.back() {
-                    // The lane's front is not later, so the earliest of all stays what it is.
-                    queue.push_back((last.max(deadline), key));
-                    return;
-                }
-                queue.push_back((deadline, key));
-                if let Some(front) = self.fronts.get_mut(lane) {
-                    *front = deadline;
-                }
-                self.note(deadline, Some(lane));
+        let lane = self.durations.iter().position(|&d| d == after);
+        if let Some(queue) = lane.and_then(|lane| self.queues.get_mut(lane))
+            && let Some(&(last, _)) = queue.back()
+        {
+            // The lane's front is not later, so the earliest of all stays what it is.
+            queue.push_back((last.max(deadline), key));
+            return;
+        }
+        self.arm_first(lane, after, deadline, key);
+    }
+
+    /// Arms the first timer of a lane, or one that has no lane yet.
+    #[inline(never)]
+    fn arm_first(&mut self, lane: Option<usize>, after: u64, deadline: u64, key: K) {
+        let lane = lane.or_else(|| self.open_lane(after));
+        if let Some((lane, queue)) = lane.and_then(|lane| Some((lane, self.queues.get_mut(lane)?))) {
+            queue.push_back((deadline, key));
+            if let Some(front) = self.fronts.get_mut(lane) {
+                *front = deadline;
             }
-            None => {
-                self.sequence += 1;
-                self.odd.push(Reverse(Odd { deadline, sequence: self.sequence, key }));
-                self.note(deadline, None);
-            }
+            self.note(deadline, Some(lane));
+        } else {
+            self.sequence += 1;
+            self.odd.push(Reverse(Odd { deadline, sequence: self.sequence, key }));
+            self.note(deadline, None);
         }
     }
 
@@ -292,11 +298,8 @@ impl<K: Copy> Lanes<K> {
         self.queues.iter().map(VecDeque::capacity).sum::<usize>() + self.odd.capacity()
     }
 
-    /// The lane of this duration; opens one for a duration that was seen not long ago.
-    fn lane_for(&mut self, after: u64) -> Option<usize> {
-        if let Some(lane) = self.durations.iter().position(|&d| d == after) {
-            return Some(lane);
-        }
+    /// Opens a lane for a duration that has none, and was seen not long ago.
+    fn open_lane(&mut self, after: u64) -> Option<usize> {
         if !self.candidates.contains(&after) {
             if let Some(candidate) = self.candidates.get_mut(self.next_candidate) {
                 *candidate = after;
@@ -335,7 +338,7 @@ impl<K: Copy> Lanes<K> {
 }
 
 fn nanos(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
+    d.as_secs().saturating_mul(1_000_000_000).saturating_add(u64::from(d.subsec_nanos()))
 }
 
 /// The capacity to shrink to after a burst: when seven eighths are unused.

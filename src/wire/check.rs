@@ -8,7 +8,7 @@ use super::fault::Fault;
 use super::index::{Framing, Index, Span};
 use super::name::{Method, Name};
 use super::name_addr::{AddrFault, NameAddrRef};
-use super::octets::{digits_len, find, find_octet, has_blank, word_len};
+use super::octets::{digits_len, has_blank, seek, word_len};
 use super::scan::{Cursor, Values, is_lws, is_token, number, same, sub};
 use super::uri::{UriSpans, octets_are_sound};
 use super::via::ViaSpans;
@@ -183,7 +183,7 @@ fn any_address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
 fn plain_address(bytes: &[u8], value: Range<usize>) -> Option<Span> {
     let mut at = value.start;
     if bytes.get(at) == Some(&b'"') {
-        let quote = find(bytes, at + 1..value.end, |b| b.is(b'"') | b.is(b'\\'))?;
+        let quote = seek(bytes, at + 1..value.end, |b| b.is(b'"') | b.is(b'\\'))?;
         at = quote + 1 + usize::from(bytes.get(quote + 1) == Some(&b' '));
         if bytes.get(quote) != Some(&b'"') {
             return None;
@@ -193,20 +193,25 @@ fn plain_address(bytes: &[u8], value: Range<usize>) -> Option<Span> {
     if blank || at >= value.end || bytes.get(at) != Some(&b'<') {
         return None;
     }
-    let after = find_octet(bytes, at..value.end, b'>')? + 1;
+    let after = seek(bytes, at..value.end, |b| b.is(b'>'))? + 1;
     if after == value.end {
         return Some(Span::default());
     }
     let tag = after + 5;
     let sole = bytes.get(after..tag)? == b";tag="
         && tag < value.end
-        && find(bytes, tag..value.end, |b| b.at_most(b' ') | b.is(b';') | b.is(b'"')).is_none();
+        && seek(bytes, tag..value.end, |b| b.at_most(b'"') | b.is(b';')) == Some(value.end);
     sole.then(|| (tag..value.end).into())
 }
 
 fn call_id(index: &mut Index, bytes: &[u8]) {
     match single(index, Name::CallId, Fault::NO_CALL_ID, Fault::TWO_CALL_ID) {
-        Ok(value) if value.is_empty() || has_blank(bytes, value.range()) => {
+        // Nothing up to a blank is mostly all there is to know.
+        Ok(value)
+            if value.is_empty()
+                || seek(bytes, value.range(), |b| b.at_most(b' ')) != Some(value.range().end)
+                    && has_blank(bytes, value.range()) =>
+        {
             index.blame(Fault::BAD_CALL_ID);
         }
         Ok(_) => {}

@@ -104,7 +104,7 @@ impl<'a> HostRef<'a> {
 #[inline(always)]
 pub(crate) fn ipv4_at(bytes: &[u8], range: Range<usize>) -> Option<(IpAddr, usize)> {
     let (addr, len) = ipv4_in_block(bytes.get(range.start..)?.first_chunk()?)?;
-    let end = range.start + len;
+    let end = range.start + usize::from(len);
     (end <= range.end).then_some((IpAddr::V4(addr), end))
 }
 
@@ -123,12 +123,13 @@ fn ipv4(s: &[u8]) -> Option<Ipv4Addr> {
 /// part of a name.
 #[inline]
 fn leading_ipv4(s: &[u8]) -> Option<(Ipv4Addr, usize)> {
-    s.first_chunk().and_then(ipv4_in_block).or_else(|| ipv4_by_octets(s))
+    let block = s.first_chunk().and_then(ipv4_in_block).map(|(addr, len)| (addr, usize::from(len)));
+    block.or_else(|| ipv4_by_octets(s))
 }
 
 /// The same for an address that ends within a block, usual as that is. `None`: look closer.
 #[inline]
-fn ipv4_in_block(block: &[u8; BLOCK]) -> Option<(Ipv4Addr, usize)> {
+fn ipv4_in_block(block: &[u8; BLOCK]) -> Option<(Ipv4Addr, u8)> {
     let octets = Block::new(block);
     let dots = octets.is(b'.').bits();
     let len = (octets.between(b'0', b'9').bits() | dots).trailing_ones() as usize;
@@ -153,7 +154,10 @@ fn ipv4_in_block(block: &[u8; BLOCK]) -> Option<(Ipv4Addr, usize)> {
         addr = addr << 8 | value;
         from = end + 1;
     }
-    (ends == 0).then_some((Ipv4Addr::from(addr), len))
+    if ends != 0 {
+        return None;
+    }
+    Some((Ipv4Addr::from(addr), u8::try_from(len).ok()?))
 }
 
 fn ipv4_by_octets(s: &[u8]) -> Option<(Ipv4Addr, usize)> {
@@ -230,6 +234,7 @@ mod tests {
             let text =
                 format!("{}.{}.{}.{}{end}{}", part(0), part(1), part(2), part(3), ";rport;branch=z9hG");
             let block = text.as_bytes().first_chunk().and_then(ipv4_in_block);
+            let block = block.map(|(addr, len)| (addr, usize::from(len)));
             let octets = ipv4_by_octets(text.as_bytes());
             assert_eq!(block, octets, "{text}");
             read += usize::from(block.is_some());

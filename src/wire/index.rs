@@ -6,7 +6,7 @@ use super::Limits;
 use super::check;
 use super::fault::{Fault, Unusable};
 use super::name::{Method, Name};
-use super::octets::{Controls, find_octet};
+use super::octets::{Controls, seek};
 use super::scan::{is_control, is_token, sub, token_len, trim};
 use super::uri::UriSpans;
 use super::via::ViaSpans;
@@ -229,7 +229,7 @@ impl Index {
         }
         let method_len = token_len(bytes, line.clone());
         let uri_at = line.start + method_len + 1;
-        let Some(uri_end) = find_octet(bytes, uri_at..line.end, b' ') else { return false };
+        let Some(uri_end) = seek(bytes, uri_at..line.end, |b| b.is(b' ')) else { return false };
         let plain = method_len > 0
             && text.get(method_len) == Some(&b' ')
             && uri_end > uri_at

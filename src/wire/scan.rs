@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::octets::{find_octet, is_plain, word_len};
+use super::octets::{digits_len, find_octet, is_plain, word_len};
 
 const TOKEN: u8 = 1;
 const HOST: u8 = 2;
@@ -101,6 +101,17 @@ pub(crate) fn number(s: &[u8], max: u64) -> Option<u64> {
 /// large a number.
 #[inline]
 pub(crate) fn port_at(bytes: &[u8], range: Range<usize>) -> Option<(u16, usize)> {
+    if let Some(block) = bytes.get(range.start..).and_then(<[u8]>::first_chunk)
+        && digits_len(block) == 4
+        && range.start + 4 <= range.end
+        && let Some(four) = block.first_chunk()
+    {
+        // As usual. Pairs of digits first, then both pairs.
+        let digits = u32::from_le_bytes(*four) & 0x0f0f_0f0f;
+        let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff;
+        let port = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0xffff;
+        return u16::try_from(port).ok().map(|port| (port, range.start + 4));
+    }
     let (mut len, mut n) = (0, 0u32);
     for b in sub(bytes, range.clone()) {
         let digit = u32::from(b.wrapping_sub(b'0'));

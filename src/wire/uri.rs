@@ -198,10 +198,20 @@ impl UriSpans {
         // `@` is allowed nowhere else unescaped, while the user part may hold ; ? / and more:
         // so it comes first.
         let mut host_at = at;
-        match find(bytes, at..end, |b| unsound(b) | b.is(b'@')) {
+        let mut questions = false;
+        // Mostly there is no question mark either, which is found out on the way.
+        let mut next = |from: usize| {
+            let found = find(bytes, from..end, |b| unsound(b) | b.is(b'@') | b.is(b'?'))?;
+            if bytes.get(found) != Some(&b'?') {
+                return Some(found);
+            }
+            questions = true;
+            find(bytes, found..end, |b| unsound(b) | b.is(b'@'))
+        };
+        match next(at) {
             Some(n) if bytes.get(n) == Some(&b'@') => {
                 host_at = n + 1;
-                match find(bytes, host_at..end, |b| unsound(b) | b.is(b'@')) {
+                match next(host_at) {
                     None => {}
                     Some(_) if octets_are_sound(bytes, host_at..end) => return Err(UriFault::User),
                     Some(_) => return Err(UriFault::Octet),
@@ -237,7 +247,7 @@ impl UriSpans {
             return Ok(());
         }
         let mut params_end = end;
-        if let Some(n) = find_octet(bytes, rest..end, b'?') {
+        if questions && let Some(n) = find_octet(bytes, rest..end, b'?') {
             params_end = n;
             self.headers = Some((n + 1..end).into());
         }

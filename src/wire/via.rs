@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::host::{HostRef, bare_addr, host_at, ipv4_at, port};
 use super::index::{Row, Span};
-use super::octets::find;
+use super::octets::seek;
 use super::scan::{Cursor, Params, is_lws, is_token, port_at, quoted_len, same, sub, token_len};
 
 /// One Via value.
@@ -220,13 +220,12 @@ impl Noted {
         while at < end && bytes.get(at) == Some(&b';') {
             let start = at + 1;
             let value_end = |from: usize| {
-                // Blanks and quotes are looked at more closely.
-                let stop = find(bytes, from..end, |b| b.at_most(b' ') | b.is(b';') | b.is(b'"') | b.is(b','));
-                stop.unwrap_or(end)
+                // Blanks, quotes and what lies between them are looked at more closely.
+                seek(bytes, from..end, |b| b.at_most(b'"') | b.is(b';') | b.is(b','))
             };
             if !self.branch_seen && bytes.get(start..end).is_some_and(|rest| rest.starts_with(b"branch=")) {
                 // In every Via, and mostly written so.
-                at = value_end(start + 7);
+                at = value_end(start + 7)?;
                 self.branch_seen = true;
                 self.branch = (start + 7..at).into();
                 continue;
@@ -239,7 +238,7 @@ impl Noted {
             let from = name_end + usize::from(has_value);
             at = from;
             if has_value {
-                at = value_end(from);
+                at = value_end(from)?;
             }
             self.note(bytes, sub(bytes, start..name_end), has_value, from..at);
         }
