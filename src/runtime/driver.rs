@@ -183,6 +183,9 @@ struct Owned<'a> {
     ahead: Option<ReadAhead<'a>>,
 }
 
+/// The policy in force, without counting its users at each look.
+type KnownPolicy = Cache<Arc<ArcSwapOption<Policy>>, Option<Arc<Policy>>>;
+
 /// Something to do after unlocking, in order.
 enum Step {
     Stream(Send),
@@ -208,6 +211,8 @@ pub(super) struct Worker<E: Element> {
     /// Tasks under way that need the event loop.
     pub(super) busy: Cell<usize>,
     settling: Cell<bool>,
+    /// Datagrams have been queued since the last flush: answers, requests.
+    unsent: (Cell<bool>, Cell<bool>),
     pub(super) send_batch: RefCell<SendBatch>,
     pub(super) read_buffer: RefCell<Box<[u8]>>,
     log: RefCell<EventLog>,
@@ -224,7 +229,7 @@ pub(super) struct Worker<E: Element> {
     /// The grid line that was asked for last, the time of the one before, and its own.
     line: Cell<(u64, Instant, Instant)>,
     /// The policy as it was at the last look.
-    policy: RefCell<Cache<Arc<ArcSwapOption<Policy>>, Option<Arc<Policy>>>>,
+    policy: RefCell<KnownPolicy>,
 }
 
 /// Gives one input to an element. A panic is a bug that must not take the node down: the message
@@ -248,6 +253,7 @@ impl<E: Element> Worker<E> {
             reader: RefCell::default(),
             busy: Cell::new(0),
             settling: Cell::new(false),
+            unsent: Default::default(),
             send_batch: RefCell::new(SendBatch::new()),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into_boxed_slice()),
             log: RefCell::default(),
@@ -404,11 +410,10 @@ impl<E: Element> Worker<E> {
                 None => break,
                 Some(Output::Send(send)) if send.hop.transport == Transport::Udp => {
                     match self.udp.get(usize::from(send.hop.listener.0)) {
-                        Some(Some(socket)) => {
-                            if !socket.queue(send.hop.remote, send.bytes, send.token) {
-                                self.counters().drop_one(DropReason::UdpSendQueue);
-                            }
-                        }
+                        Some(Some(socket)) => match socket.queue(send.hop.remote, send.bytes, send.token) {
+                            Some(kind) => self.unsent(kind).set(true),
+                            None => self.counters().drop_one(DropReason::UdpSendQueue),
+                        },
                         _ => steps.extend(send.token.map(|t| Step::Failed(t, SendFailure::Local))),
                     }
                 }
@@ -502,7 +507,18 @@ impl<E: Element> Worker<E> {
         self.settling.set(false);
     }
 
+    /// Whether a datagram of this kind has been queued.
+    pub(super) fn unsent(&self, kind: Kind) -> &Cell<bool> {
+        match kind {
+            Kind::Answers => &self.unsent.0,
+            Kind::Requests => &self.unsent.1,
+        }
+    }
+
     fn flush(self: &Rc<Self>, kind: Kind) {
+        if !self.unsent(kind).replace(false) {
+            return;
+        }
         for socket in self.udp.iter().flatten() {
             UdpSocket::flush(socket, kind, self);
         }

@@ -363,9 +363,11 @@ impl RecvBatch {
         let header = self.headers.first().filter(|_| self.filled > 0)?;
         let mut arrived = None;
         each_control(&header.msg_hdr, |level, kind, data| {
-            if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
+            let found = (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
+            if found {
                 arrived = time_stamp(data);
             }
+            found
         });
         let waited = u64::try_from(system_time()?.saturating_sub(arrived?)).unwrap_or(0);
         Some(Duration::from_nanos(waited)).filter(|waited| *waited < LONGEST_WAIT)
@@ -390,8 +392,8 @@ impl RecvBatch {
     }
 }
 
-/// Calls `f` with each control message: level, type, and its data.
-fn each_control(header: &libc::msghdr, mut f: impl FnMut(libc::c_int, libc::c_int, &[u8])) {
+/// Calls `f` with each control message, level, type, and its data, until it returns true.
+fn each_control(header: &libc::msghdr, mut f: impl FnMut(libc::c_int, libc::c_int, &[u8]) -> bool) {
     if header.msg_control.is_null() {
         return;
     }
@@ -405,7 +407,9 @@ fn each_control(header: &libc::msghdr, mut f: impl FnMut(libc::c_int, libc::c_in
             #[allow(clippy::unnecessary_cast)]
             let len = (c.cmsg_len as usize).saturating_sub(head);
             let data = std::slice::from_raw_parts(libc::CMSG_DATA(cmsg), len);
-            f(c.cmsg_level, c.cmsg_type, data);
+            if f(c.cmsg_level, c.cmsg_type, data) {
+                return;
+            }
             cmsg = libc::CMSG_NXTHDR(header, cmsg);
         }
     }
@@ -436,20 +440,23 @@ fn time_stamp(data: &[u8]) -> Option<i64> {
 /// The destination address of a datagram, from IP_PKTINFO or IPV6_PKTINFO.
 fn local_address(header: &libc::msghdr) -> Option<IpAddr> {
     let mut found = None;
-    each_control(header, |level, kind, data| match (level, kind) {
-        // struct in_pktinfo: interface index, spec_dst, addr (the header's destination).
-        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-            if let Some(Ok(octets)) = data.get(8..12).map(<[u8; 4]>::try_from) {
-                found = Some(IpAddr::from(octets));
+    each_control(header, |level, kind, data| {
+        match (level, kind) {
+            // struct in_pktinfo: interface index, spec_dst, addr (the header's destination).
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                if let Some(Ok(octets)) = data.get(8..12).map(<[u8; 4]>::try_from) {
+                    found = Some(IpAddr::from(octets));
+                }
             }
-        }
-        // struct in6_pktinfo: addr, interface index.
-        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-            if let Some(Ok(octets)) = data.get(..16).map(<[u8; 16]>::try_from) {
-                found = Some(IpAddr::from(octets));
+            // struct in6_pktinfo: addr, interface index.
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                if let Some(Ok(octets)) = data.get(..16).map(<[u8; 16]>::try_from) {
+                    found = Some(IpAddr::from(octets));
+                }
             }
+            _ => {}
         }
-        _ => {}
+        found.is_some()
     });
     found
 }
@@ -574,6 +581,7 @@ impl ErrorReader {
             if let (true, Some(&[origin, icmp_type, icmp_code])) = (v4 || v6, data.get(4..7)) {
                 unreachable = means_unreachable(origin, icmp_type, icmp_code);
             }
+            false
         });
         let Some(to) = read_address(&to) else {
             return Ok(None);

@@ -79,15 +79,15 @@ impl UdpSocket {
         self.fd.get_ref().as_raw_fd()
     }
 
-    /// Queues a datagram until the turn's end; false: dropped, the queue is full.
-    pub(super) fn queue(&self, to: SocketAddr, bytes: Bytes, token: Option<SendToken>) -> bool {
+    /// Queues a datagram until the turn's end, and tells its kind; `None`: dropped, the queue is full.
+    pub(super) fn queue(&self, to: SocketAddr, bytes: Bytes, token: Option<SendToken>) -> Option<Kind> {
         let kind = if bytes.starts_with(b"SIP/2.0 ") { Kind::Answers } else { Kind::Requests };
         let mut queue = self.of(kind).borrow_mut();
         if queue.len() >= SEND_QUEUE {
-            return false;
+            return None;
         }
         queue.push_back(Datagram { to, bytes, token });
-        true
+        Some(kind)
     }
 
     fn of(&self, kind: Kind) -> &RefCell<VecDeque<Datagram>> {
@@ -169,6 +169,9 @@ impl UdpSocket {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             socket.blocked.set(false);
+            for kind in [Kind::Answers, Kind::Requests] {
+                worker.unsent(kind).set(true);
+            }
             worker.settle(Instant::now());
         };
         whose.spawn(task);

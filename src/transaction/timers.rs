@@ -1,5 +1,6 @@
 //! Timers: their names, their values (RFC 3261 §17 Table 4), and the lanes they wait in.
 
+use std::cell::Cell;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
@@ -141,6 +142,8 @@ pub struct Lanes<K: Copy> {
     sequence: u64,
     /// The smallest of `fronts` and of the heap's, [`NONE`] if nothing is armed.
     earliest: u64,
+    /// The same as an [`Instant`], as it was asked for last: it is asked for more often than it changes.
+    known: Cell<(u64, Option<Instant>)>,
     /// Where it waits: a lane, or the heap.
     place: Option<usize>,
     len: usize,
@@ -194,6 +197,7 @@ impl<K: Copy> Lanes<K> {
             next_candidate: 0,
             sequence: 0,
             earliest: NONE,
+            known: Cell::new((NONE, None)),
             place: None,
             len: 0,
         }
@@ -238,7 +242,13 @@ impl<K: Copy> Lanes<K> {
         if self.is_empty() {
             return None;
         }
-        self.origin?.checked_add(Duration::from_nanos(self.earliest))
+        let (count, known) = self.known.get();
+        if count == self.earliest {
+            return known;
+        }
+        let earliest = self.origin?.checked_add(Duration::from_nanos(self.earliest));
+        self.known.set((self.earliest, earliest));
+        earliest
     }
 
     /// Takes the timer with the earliest deadline, if that is not after `now`. Called until `None`,
