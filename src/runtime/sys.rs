@@ -79,13 +79,16 @@ pub(super) fn sleep_precisely() {
 
 /// Time that the calling thread has spent on a core.
 pub(super) fn thread_time() -> Duration {
+    let time = clock(libc::CLOCK_THREAD_CPUTIME_ID).and_then(|time| u64::try_from(time).ok());
+    Duration::from_nanos(time.unwrap_or(0))
+}
+
+/// One of the system's clocks, in nanoseconds.
+fn clock(id: libc::clockid_t) -> Option<i64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec there.
-    let rc = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    if rc != 0 {
-        return Duration::ZERO;
-    }
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+    let rc = unsafe { libc::clock_gettime(id, &raw mut time) };
+    if rc == 0 { nanoseconds(time.tv_sec, time.tv_nsec) } else { None }
 }
 
 /// Sets an integer socket option.
@@ -337,8 +340,7 @@ impl RecvBatch {
     #[inline]
     fn make_ready(&mut self, i: usize) {
         let vector = &mut self.vectors[i];
-        // SAFETY: there are as many buffers as vectors, so the offset is inside `buffers`, with DATAGRAM octets
-        // after it.
+        // SAFETY: there are as many buffers as vectors; the offset is inside, with DATAGRAM octets after it.
         let start = unsafe { self.buffers.as_mut_ptr().add(i * STRIDE) };
         *vector = libc::iovec { iov_base: start.cast(), iov_len: DATAGRAM };
         let header = &mut self.headers[i].msg_hdr;
@@ -369,7 +371,7 @@ impl RecvBatch {
             }
             found
         });
-        let waited = u64::try_from(system_time()?.saturating_sub(arrived?)).unwrap_or(0);
+        let waited = u64::try_from(clock(libc::CLOCK_REALTIME)?.saturating_sub(arrived?)).unwrap_or(0);
         Some(Duration::from_nanos(waited)).filter(|waited| *waited < LONGEST_WAIT)
     }
 
@@ -415,14 +417,6 @@ fn each_control(header: &libc::msghdr, mut f: impl FnMut(libc::c_int, libc::c_in
     }
 }
 
-/// The system's clock: nanoseconds since 1970.
-fn system_time() -> Option<i64> {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the kernel writes one timespec there.
-    let rc = unsafe { libc::clock_gettime(libc::CLOCK_REALTIME, &raw mut time) };
-    if rc == 0 { nanoseconds(time.tv_sec, time.tv_nsec) } else { None }
-}
-
 /// Of a struct timespec.
 fn nanoseconds(seconds: impl Into<i64>, rest: impl Into<i64>) -> Option<i64> {
     seconds.into().checked_mul(1_000_000_000)?.checked_add(rest.into())
@@ -465,17 +459,9 @@ fn local_address(header: &libc::msghdr) -> Option<IpAddr> {
 pub(super) fn send_one(fd: BorrowedFd<'_>, to: SocketAddr, bytes: &[u8]) -> io::Result<()> {
     let mut address = no_address();
     let len = write_address(to, &mut address);
+    let (octets, name) = (bytes.as_ptr().cast(), ptr::from_ref(&address).cast());
     // SAFETY: `bytes` and `address` are as long as stated, and live through the call.
-    let sent = unsafe {
-        libc::sendto(
-            fd.as_raw_fd(),
-            bytes.as_ptr().cast(),
-            bytes.len(),
-            libc::MSG_DONTWAIT,
-            ptr::from_ref(&address).cast(),
-            len,
-        )
-    };
+    let sent = unsafe { libc::sendto(fd.as_raw_fd(), octets, bytes.len(), libc::MSG_DONTWAIT, name, len) };
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
