@@ -400,11 +400,10 @@ impl<E: Element> Worker<E> {
     /// Moves the outputs out, answering from the location cache at once.
     fn collect(&self, shard: usize, element: &mut E, now: Instant) {
         let mut steps = self.steps.borrow_mut();
+        let tapped = self.node.tap.is_on();
         loop {
             let output = element.poll_output();
-            if self.node.tap.is_on()
-                && let Some(Output::Send(send)) = &output
-            {
+            if tapped && let Some(Output::Send(send)) = &output {
                 self.node.tap.sending(now, send, &self.node.listen);
             }
             // Taken apart where it lies: an output is moved no more often than need be.

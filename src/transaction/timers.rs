@@ -211,20 +211,25 @@ impl<K: Copy> Lanes<K> {
         self.len += 1;
         let lane = self.durations.iter().position(|&d| d == after);
         if let Some(queue) = lane.and_then(|lane| self.queues.get_mut(lane))
+            && queue.len() < queue.capacity()
             && let Some(&(last, _)) = queue.back()
         {
             // The lane's front is not later, so the earliest of all stays what it is.
             queue.push_back((last.max(deadline), key));
             return;
         }
-        self.arm_first(lane, after, deadline, key);
+        self.arm_anywhere(lane, after, deadline, key);
     }
 
-    /// Arms the first timer of a lane, or one that has no lane yet.
+    /// Arms a timer where there may be no lane for it yet, nothing in it, or no room.
     #[inline(never)]
-    fn arm_first(&mut self, lane: Option<usize>, after: u64, deadline: u64, key: K) {
+    fn arm_anywhere(&mut self, lane: Option<usize>, after: u64, deadline: u64, key: K) {
         let lane = lane.or_else(|| self.open_lane(after));
         if let Some((lane, queue)) = lane.and_then(|lane| Some((lane, self.queues.get_mut(lane)?))) {
+            if let Some(&(last, _)) = queue.back() {
+                queue.push_back((last.max(deadline), key));
+                return;
+            }
             queue.push_back((deadline, key));
             if let Some(front) = self.fronts.get_mut(lane) {
                 *front = deadline;
