@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
 use crate::config::Listen;
-use crate::flow::{ConnId, Origin, SendFailure, Transport};
+use crate::flow::{ConnId, Hop, Origin, SendFailure, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation};
 use crate::proxy::Policy;
 use crate::shard::io::{Event, Input, Output, Passed, ReadAhead, Send, SendToken, Ticket, Update};
@@ -409,15 +409,18 @@ impl<E: Element> Worker<E> {
             // Taken apart where it lies: an output is moved no more often than need be.
             match output {
                 None => break,
-                Some(Output::Send(send)) if send.hop.transport == Transport::Udp => {
-                    match self.udp.get(usize::from(send.hop.listener.0)) {
-                        Some(Some(socket)) => match socket.queue(send.hop.remote, send.bytes, send.token) {
-                            Some(kind) => self.unsent(kind).set(true),
-                            None => self.counters().drop_one(DropReason::UdpSendQueue),
-                        },
-                        _ => steps.extend(send.token.map(|t| Step::Failed(t, SendFailure::Local))),
-                    }
-                }
+                Some(Output::Send(Send {
+                    hop: Hop { transport: Transport::Udp, listener, remote, .. },
+                    bytes,
+                    token,
+                    ..
+                })) => match self.udp.get(usize::from(listener.0)) {
+                    Some(Some(socket)) => match socket.queue(remote, bytes, token) {
+                        Some(kind) => self.unsent(kind).set(true),
+                        None => self.counters().drop_one(DropReason::UdpSendQueue),
+                    },
+                    _ => steps.extend(token.map(|t| Step::Failed(t, SendFailure::Local))),
+                },
                 Some(Output::Send(send)) => steps.push_back(Step::Stream(send)),
                 Some(Output::Locate { ticket, key }) => match self.node.locator.locate_cached(&key, now) {
                     Some(result) => feed(element, now, Input::Located { ticket, result }, self.counters()),

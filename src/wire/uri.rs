@@ -145,6 +145,7 @@ pub(crate) struct UriSpans {
 
 impl UriSpans {
     /// Takes the URI that fills `bytes[range]` apart; see [`UriRef::parse`].
+    #[inline(always)]
     pub(crate) fn parse(bytes: &[u8], range: Range<usize>) -> Result<Self, UriFault> {
         let (scheme, colon) = if sub(bytes, range.clone()).starts_with(b"sip:") {
             (Some(Scheme::Sip), range.start + 3)
