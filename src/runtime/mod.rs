@@ -204,7 +204,7 @@ fn start_spread<E: Element>(
         secret,
         epoch: Instant::now(),
         peers: Default::default(),
-        policy: ArcSwapOption::empty(),
+        policy: Arc::new(ArcSwapOption::empty()),
         records: OnceLock::new(),
         tap: Arc::default(),
     });
