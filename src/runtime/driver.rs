@@ -13,18 +13,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwapOption;
+use arc_swap::{ArcSwapOption, Cache};
 use smallvec::SmallVec;
 use tokio::sync::{Notify, watch};
 
 use crate::config::Listen;
-use crate::flow::{ConnId, Origin, SendFailure, Transport};
+use crate::flow::{ConnId, Hop, Origin, SendFailure, Transport};
 use crate::location::{Instance, LocateKey, Located, Observation};
 use crate::proxy::Policy;
 use crate::shard::io::{Event, Input, Output, Passed, ReadAhead, Send, SendToken, Ticket, Update};
 use crate::wire::Limits;
 
-use super::alone::{Bell, STAY};
+use super::alone::Bell;
 use super::call_records::Offer;
 use super::counters::{Counters, DropReason};
 use super::element::{Element, Locator};
@@ -40,6 +40,8 @@ use super::tls::words::FailureLog;
 use super::udp::{Kind, UdpSocket};
 use super::upgrade::beside::Stage;
 use super::upgrade::channel::Channel;
+
+mod appointments;
 
 /// Octets read from a stream at once.
 pub(super) const READ_BUFFER: usize = 64 * 1024;
@@ -88,7 +90,7 @@ pub(super) struct Node<E> {
     /// What the log calls the peers.
     pub(super) peers: PeerNames,
     /// Whose an address is, for the log.
-    pub(super) policy: ArcSwapOption<Policy>,
+    pub(super) policy: Arc<ArcSwapOption<Policy>>,
     /// Takes the events of calls; empty without `[records]`.
     pub(super) records: OnceLock<Offer>,
     /// Takes copies of messages for those who look at the wire.
@@ -183,6 +185,9 @@ struct Owned<'a> {
     ahead: Option<ReadAhead<'a>>,
 }
 
+/// The policy in force, without counting its users at each look.
+type KnownPolicy = Cache<Arc<ArcSwapOption<Policy>>, Option<Arc<Policy>>>;
+
 /// Something to do after unlocking, in order.
 enum Step {
     Stream(Send),
@@ -208,6 +213,8 @@ pub(super) struct Worker<E: Element> {
     /// Tasks under way that need the event loop.
     pub(super) busy: Cell<usize>,
     settling: Cell<bool>,
+    /// Datagrams have been queued since the last flush: answers, requests.
+    unsent: (Cell<bool>, Cell<bool>),
     pub(super) send_batch: RefCell<SendBatch>,
     pub(super) read_buffer: RefCell<Box<[u8]>>,
     log: RefCell<EventLog>,
@@ -221,8 +228,10 @@ pub(super) struct Worker<E: Element> {
     /// Over how many workers datagrams are spread; worker 0 decides.
     pub(super) spread: RefCell<Option<Spread>>,
     pub(super) cores: Cores,
-    /// A deadline and its grid line: the last that were asked for.
-    line: Cell<(Instant, u64)>,
+    /// The grid line that was asked for last, the time of the one before, and its own.
+    line: Cell<(u64, Instant, Instant)>,
+    /// The policy as it was at the last look.
+    policy: RefCell<KnownPolicy>,
 }
 
 /// Gives one input to an element. A panic is a bug that must not take the node down: the message
@@ -246,6 +255,7 @@ impl<E: Element> Worker<E> {
             reader: RefCell::default(),
             busy: Cell::new(0),
             settling: Cell::new(false),
+            unsent: Default::default(),
             send_batch: RefCell::new(SendBatch::new()),
             read_buffer: RefCell::new(vec![0; READ_BUFFER].into_boxed_slice()),
             log: RefCell::default(),
@@ -255,7 +265,8 @@ impl<E: Element> Worker<E> {
             emptied: Notify::new(),
             spread: RefCell::new(spread),
             cores: Cores::default(),
-            line: Cell::new((node.epoch, 0)),
+            line: Cell::new((0, node.epoch, node.epoch)),
+            policy: RefCell::new(Cache::new(Arc::clone(&node.policy))),
             node,
         })
     }
@@ -270,13 +281,41 @@ impl<E: Element> Worker<E> {
         let shards = self.node.slots.len();
         let messages = u32::try_from(batch.len()).unwrap_or(u32::MAX);
         let waited = waited.map(|delay| (delay, messages));
-        if shards == 1 {
-            let mut element = self.node.slots[0].lock();
-            self.visit_locked(0, &mut element, now, waited, batch.iter().map(|m| (m, None)));
-        } else {
-            self.visit_owners(now, waited, batch, shards);
+        match batch {
+            _ if shards == 1 => {
+                let mut element = self.node.slots[0].lock();
+                self.visit_locked(0, &mut element, now, waited, batch.iter().map(|m| (m, None)));
+            }
+            [message] => {
+                let limits = self.limits();
+                let (owner, ahead) = self.read_ahead(message, &limits, shards);
+                let mut element = self.node.slots[owner].lock();
+                self.visit_locked(owner, &mut element, now, waited, std::iter::once((message, ahead)));
+                element.give_back(&mut self.reader.borrow_mut());
+            }
+            _ => self.visit_owners(now, waited, batch, shards),
         }
         self.settle(now);
+    }
+
+    /// Those in force: a reload may have changed them, and what is read by others is read once more.
+    fn limits(&self) -> Limits {
+        self.policy.borrow_mut().load().as_ref().map_or(self.node.settings.limits, |p| p.limits)
+    }
+
+    /// A message's shard, and the message as read for it.
+    fn read_ahead<'a>(
+        &self,
+        message: &Arrived<'_>,
+        limits: &'a Limits,
+        shards: usize,
+    ) -> (usize, Option<ReadAhead<'a>>) {
+        let (Arrived { origin, bytes }, secret) = (message, self.node.secret);
+        let mut reader = self.reader.borrow_mut();
+        // Whatever panics here is read again by the shard, where it is caught and counted.
+        let reading = || E::read_ahead(&mut reader, origin, bytes, limits, secret, shards);
+        let (owner, ahead) = catch_unwind(AssertUnwindSafe(reading)).unwrap_or_default();
+        (if owner < shards { owner } else { owner % shards }, ahead)
     }
 
     /// Visits each shard that owns something of the batch once, those first that are free.
@@ -287,20 +326,12 @@ impl<E: Element> Worker<E> {
         batch: &[Arrived<'_>],
         shards: usize,
     ) {
-        // Those in force: a reload may have changed them, and what is read by others is read once more.
-        let limits = &self.node.policy.load().as_ref().map_or(self.node.settings.limits, |p| p.limits);
-        let secret = self.node.secret;
-        let mut owned: SmallVec<[Owned<'_>; BATCH]> = {
-            let mut reader = self.reader.borrow_mut();
-            let read = |m| {
-                let Arrived { origin, bytes }: &Arrived<'_> = m;
-                // Whatever panics here is read again by the shard, where it is caught and counted.
-                let reading = || E::read_ahead(&mut reader, origin, bytes, limits, secret, shards);
-                let (owner, ahead) = catch_unwind(AssertUnwindSafe(reading)).unwrap_or_default();
-                Owned { owner: owner % shards, message: m, ahead }
-            };
-            batch.iter().map(read).collect()
-        };
+        let limits = self.limits();
+        let mut owned: SmallVec<[Owned<'_>; BATCH]> = SmallVec::new();
+        owned.extend(batch.iter().map(|message| {
+            let (owner, ahead) = self.read_ahead(message, &limits, shards);
+            Owned { owner, message, ahead }
+        }));
         let mut busy: SmallVec<[usize; BATCH]> = SmallVec::new();
         // Own shard first: its lock is the least likely to be held by somebody else.
         for shard in (0..shards).map(|i| (self.index + i) % shards) {
@@ -369,76 +400,44 @@ impl<E: Element> Worker<E> {
     /// Moves the outputs out, answering from the location cache at once.
     fn collect(&self, shard: usize, element: &mut E, now: Instant) {
         let mut steps = self.steps.borrow_mut();
-        while let Some(output) = element.poll_output() {
-            if self.node.tap.is_on()
-                && let Output::Send(send) = &output
-            {
+        let tapped = self.node.tap.is_on();
+        loop {
+            let output = element.poll_output();
+            if tapped && let Some(Output::Send(send)) = &output {
                 self.node.tap.sending(now, send, &self.node.listen);
             }
+            // Taken apart where it lies: an output is moved no more often than need be.
             match output {
-                Output::Send(send) if send.hop.transport == Transport::Udp => {
-                    match self.udp.get(usize::from(send.hop.listener.0)) {
-                        Some(Some(socket)) => {
-                            if !socket.queue(send.hop.remote, send.bytes, send.token) {
-                                self.counters().drop_one(DropReason::UdpSendQueue);
-                            }
-                        }
-                        _ => steps.extend(send.token.map(|t| Step::Failed(t, SendFailure::Local))),
-                    }
-                }
-                Output::Send(send) => steps.push_back(Step::Stream(send)),
-                Output::Locate { ticket, key } => match self.node.locator.locate_cached(&key, now) {
+                None => break,
+                Some(Output::Send(Send {
+                    hop: Hop { transport: Transport::Udp, listener, remote, .. },
+                    bytes,
+                    token,
+                    ..
+                })) => match self.udp.get(usize::from(listener.0)) {
+                    Some(Some(socket)) => match socket.queue(remote, bytes, token) {
+                        Some(kind) => self.unsent(kind).set(true),
+                        None => self.counters().drop_one(DropReason::UdpSendQueue),
+                    },
+                    _ => steps.extend(token.map(|t| Step::Failed(t, SendFailure::Local))),
+                },
+                Some(Output::Send(send)) => steps.push_back(Step::Stream(send)),
+                Some(Output::Locate { ticket, key }) => match self.node.locator.locate_cached(&key, now) {
                     Some(result) => feed(element, now, Input::Located { ticket, result }, self.counters()),
                     None => steps.push_back(Step::Locate(shard, ticket, Arc::new(key))),
                 },
-                Output::Event(Event::Health(instance, seen)) => {
+                Some(Output::Event(Event::Health(instance, seen))) => {
                     steps.push_back(Step::Health(shard, instance, seen))
                 }
-                Output::Event(Event::Call(event)) => {
+                Some(Output::Event(Event::Call(event))) => {
                     if let Some(records) = self.node.records.get() {
                         records.offer(event);
                     }
                 }
-                Output::Event(event) => steps.push_back(Step::Tell(event)),
-                Output::Pass(passed) => steps.push_back(Step::Pass(passed)),
+                Some(Output::Event(event)) => steps.push_back(Step::Tell(event)),
+                Some(Output::Pass(passed)) => steps.push_back(Step::Pass(passed)),
             }
         }
-    }
-
-    /// Before unlocking: fires what is due and tells the shard's worker of an earlier deadline.
-    /// `appointed`: we are that worker, and the appointment is made anew, later ones included.
-    fn leave(&self, shard: usize, element: &mut E, now: Instant, appointed: bool) {
-        let mut next = element.poll_timeout();
-        if next.is_some_and(|t| t <= now) {
-            if catch_unwind(AssertUnwindSafe(|| element.handle_timeout(now))).is_err() {
-                self.counters().panics.fetch_add(1, Ordering::Relaxed);
-                tracing::error!("the element panicked on a timer");
-            }
-            self.collect(shard, element, now);
-            next = element.poll_timeout();
-        }
-        let line = next.map_or(u64::MAX, |t| self.line_of(t));
-        let slot = &self.node.slots[shard];
-        if appointed {
-            slot.announced.store(line, Ordering::SeqCst);
-        } else if line < slot.announced.load(Ordering::SeqCst) {
-            slot.announced.store(line, Ordering::SeqCst);
-            // A worker on its own looks at its appointment before it sleeps.
-            if shard != self.index || !slot.bell.is_alone() {
-                slot.attend();
-            }
-        }
-    }
-
-    /// [`Node::grid_line`]; the earliest deadline of a shard is mostly the one that it was before.
-    fn line_of(&self, t: Instant) -> u64 {
-        let (known, line) = self.line.get();
-        if known == t {
-            return line;
-        }
-        let line = self.node.grid_line(t);
-        self.line.set((t, line));
-        line
     }
 
     /// Carries out everything that the shards asked for, and what follows from that.
@@ -463,7 +462,18 @@ impl<E: Element> Worker<E> {
         self.settling.set(false);
     }
 
+    /// Whether a datagram of this kind has been queued.
+    pub(super) fn unsent(&self, kind: Kind) -> &Cell<bool> {
+        match kind {
+            Kind::Answers => &self.unsent.0,
+            Kind::Requests => &self.unsent.1,
+        }
+    }
+
     fn flush(self: &Rc<Self>, kind: Kind) {
+        if !self.unsent(kind).replace(false) {
+            return;
+        }
         for socket in self.udp.iter().flatten() {
             UdpSocket::flush(socket, kind, self);
         }
@@ -533,62 +543,6 @@ impl<E: Element> Worker<E> {
         } else {
             for shard in 0..shards {
                 self.enter(shard, now, Input::Undeliverable { to, payload });
-            }
-        }
-    }
-
-    /// Looks at this worker's shard: what others have given it to do, and what is due.
-    pub(super) fn keep_appointment(self: &Rc<Self>, now: Instant) {
-        let slot = &self.node.slots[self.index];
-        {
-            let mut element = slot.lock();
-            self.collect(self.index, &mut element, now);
-            self.leave(self.index, &mut element, now, true);
-        }
-        self.settle(now);
-    }
-
-    /// When this worker's shard wants to be looked at; `None`: never, as things stand.
-    pub(super) fn appointment(&self) -> Option<Instant> {
-        let line = self.node.slots[self.index].announced.load(Ordering::SeqCst);
-        (line != u64::MAX).then(|| self.node.grid_time(line))
-    }
-
-    /// Whether that time has come.
-    pub(super) fn is_due(&self, now: Instant) -> bool {
-        self.appointment().is_some_and(|at| at <= now)
-    }
-
-    /// Runs the tasks of the event loop until there are none that need it, or the node stops.
-    pub(super) async fn stay_with_tasks(self: &Rc<Self>) {
-        let mut stop = self.node.stop.subscribe();
-        loop {
-            tokio::select! {
-                _ = stop.wait_for(|stop| *stop) => return,
-                () = tokio::time::sleep(STAY) => {}
-            }
-            if self.busy.get() == 0 {
-                return;
-            }
-        }
-    }
-
-    /// Keeps the shard's appointments until the worker ends.
-    pub(super) async fn keep_timers(self: Rc<Self>) {
-        let slot = &self.node.slots[self.index];
-        let sleep = tokio::time::sleep_until((Instant::now() + Duration::from_secs(3600)).into());
-        let mut sleep = std::pin::pin!(sleep);
-        loop {
-            self.keep_appointment(Instant::now());
-            match slot.announced.load(Ordering::SeqCst) {
-                u64::MAX => slot.wake.notified().await,
-                line => {
-                    sleep.as_mut().reset(self.node.grid_time(line).into());
-                    tokio::select! {
-                        () = slot.wake.notified() => {}
-                        () = sleep.as_mut() => {}
-                    }
-                }
             }
         }
     }

@@ -68,7 +68,7 @@ use crate::wire::Limits;
 pub use counters::{Counters, Direction, DropReason};
 pub use element::{BoxFuture, Element, Locator};
 pub use listen::{StartError, bind_hint};
-pub use sys::Allocator;
+pub use sys::{Allocator, no_huge_pages};
 
 use alone::Watch;
 use driver::{Node, Settings, Slot, Worker};
@@ -204,7 +204,7 @@ fn start_spread<E: Element>(
         secret,
         epoch: Instant::now(),
         peers: Default::default(),
-        policy: ArcSwapOption::empty(),
+        policy: Arc::new(ArcSwapOption::empty()),
         records: OnceLock::new(),
         tap: Arc::default(),
     });

@@ -26,6 +26,8 @@ pub(super) struct Spread {
     active: usize,
     workers: usize,
     since: Instant,
+    /// When it is time to look again.
+    due: Instant,
     /// Time on a core at `since`.
     cpu: Duration,
     /// Turns since then, and those of them that ended with datagrams left over.
@@ -35,7 +37,7 @@ pub(super) struct Spread {
 
 impl Spread {
     pub(super) fn new(workers: usize, now: Instant, cpu: Duration) -> Self {
-        Self { active: 1, workers, since: now, cpu, turns: 0, behind: 0 }
+        Self { active: 1, workers, since: now, due: now + SAMPLE, cpu, turns: 0, behind: 0 }
     }
 
     /// A turn ended, perhaps with datagrams left over (not `emptied`). On a core that is shared with
@@ -47,7 +49,7 @@ impl Spread {
 
     /// Whether it is time for [`Spread::sample`].
     pub(super) fn is_due(&self, now: Instant) -> bool {
-        now.saturating_duration_since(self.since) >= SAMPLE
+        now >= self.due
     }
 
     /// Takes the thread's time on a core so far; returns the new number of workers if it changes.
@@ -55,7 +57,7 @@ impl Spread {
     pub(super) fn sample(&mut self, now: Instant, cpu: Duration, cores: usize) -> Option<usize> {
         let wall = now.saturating_duration_since(self.since).as_micros().max(1);
         let load = cpu.saturating_sub(self.cpu).as_micros() * 100 / wall;
-        (self.since, self.cpu) = (now, cpu);
+        (self.since, self.due, self.cpu) = (now, now + SAMPLE, cpu);
         // Turns may be so long that few fit into a sample.
         let behind = self.behind >= BEHIND || (self.behind > 0 && self.behind == self.turns);
         (self.turns, self.behind) = (0, 0);
@@ -116,7 +118,8 @@ const LATE: Duration = Duration::from_millis(500);
 /// carry, a rest is a tenth or two of a millisecond.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    window: Option<Instant>,
+    /// When the window began, and when it is over.
+    window: Option<(Instant, Instant)>,
     count: usize,
     /// How long a rest is under the present load; `None`: too little is going on.
     rest: Option<Duration>,
@@ -130,8 +133,8 @@ impl Pace {
     pub(super) fn rest_after(&mut self, now: Instant, n: usize) -> Option<Duration> {
         self.count = self.count.saturating_add(n);
         match self.window {
-            Some(began) if now.saturating_duration_since(began) < WINDOW => {}
-            Some(began) => {
+            Some((_, end)) if now < end => {}
+            Some((began, _)) => {
                 let time = now.saturating_duration_since(began);
                 // A window that was quiet for long says nothing of now.
                 let steady = self.count >= STEADY && time < WINDOW * 2;
@@ -139,9 +142,9 @@ impl Pace {
                 self.rest = steady
                     .then(|| (time * GATHERED / arrivals).min(LONGEST))
                     .filter(|rest| *rest >= SHORTEST);
-                (self.window, self.count) = (Some(now), 0);
+                (self.window, self.count) = (Some((now, now + WINDOW)), 0);
             }
-            None => self.window = Some(now),
+            None => self.window = Some((now, now + WINDOW)),
         }
         let rest = self.rest.filter(|_| n > 0 && n < PLENTY)?;
         // With several sockets one rest serves them all.

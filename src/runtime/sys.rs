@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use libmimalloc_sys::{
     mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_realloc_aligned, mi_zalloc, mi_zalloc_aligned,
@@ -117,15 +117,26 @@ pub(super) fn sleep_precisely() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
 }
 
+/// Keeps the process to pages of the usual size. Huge ones save faults, but the kernel fills the gaps of what was given
+/// back: an idle node grew again by tens of megabytes. Best effort.
+pub fn no_huge_pages() {
+    let (on, unused) = (1 as libc::c_ulong, 0 as libc::c_ulong);
+    // SAFETY: it takes numbers and no pointer.
+    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, on, unused, unused, unused) };
+}
+
 /// Time that the calling thread has spent on a core.
 pub(super) fn thread_time() -> Duration {
+    let time = clock(libc::CLOCK_THREAD_CPUTIME_ID).and_then(|time| u64::try_from(time).ok());
+    Duration::from_nanos(time.unwrap_or(0))
+}
+
+/// One of the system's clocks, in nanoseconds.
+fn clock(id: libc::clockid_t) -> Option<i64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec there.
-    let rc = unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    if rc != 0 {
-        return Duration::ZERO;
-    }
-    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+    let rc = unsafe { libc::clock_gettime(id, &raw mut time) };
+    if rc == 0 { nanoseconds(time.tv_sec, time.tv_nsec) } else { None }
 }
 
 /// Sets an integer socket option.
@@ -315,6 +326,10 @@ pub(super) struct RecvBatch {
     filled: usize,
     /// How many datagrams were asked for last.
     asked: usize,
+    /// So many headers are ready to receive, but for those that were filled last.
+    ready: usize,
+    /// They ask for local addresses.
+    with_local: bool,
 }
 
 impl RecvBatch {
@@ -328,6 +343,8 @@ impl RecvBatch {
             headers: Box::new([no_header(); BATCH]),
             filled: 0,
             asked: 0,
+            ready: 0,
+            with_local: false,
         }
     }
 
@@ -342,28 +359,17 @@ impl RecvBatch {
         // Room for twice what came last: to offer all of it for a single datagram costs more than to
         // call a second time when load rises.
         self.asked = (2 * self.filled).clamp(LEAST_ASKED, BATCH);
-        self.filled = 0;
-        let base = self.buffers.as_mut_ptr();
-        for i in 0..self.asked {
-            // SAFETY: i < BATCH, so the offset is inside `buffers`, with DATAGRAM octets after it.
-            let start = unsafe { base.add(i * STRIDE) };
-            self.vectors[i] = libc::iovec { iov_base: start.cast(), iov_len: DATAGRAM };
-            let header = &mut self.headers[i].msg_hdr;
-            header.msg_name = ptr::from_mut(&mut self.addresses[i]).cast();
-            header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t;
-            header.msg_iov = ptr::from_mut(&mut self.vectors[i]);
-            header.msg_iovlen = 1;
-            header.msg_flags = 0;
-            // The first one's time of arrival tells how long the whole batch has waited.
-            if with_local || i == 0 {
-                header.msg_control = ptr::from_mut(&mut self.controls[i]).cast();
-                header.msg_controllen = CONTROL as _;
-            } else {
-                header.msg_control = ptr::null_mut();
-                header.msg_controllen = 0;
-            }
+        // The kernel writes to the headers of what it has received, and to no others.
+        let used = mem::take(&mut self.filled);
+        if mem::replace(&mut self.with_local, with_local) != with_local {
+            self.ready = 0;
         }
-        // SAFETY: `asked` headers, each pointing at live buffers of the stated sizes.
+        for i in (0..used).chain(self.ready.max(used)..self.asked) {
+            self.make_ready(i);
+        }
+        self.ready = self.ready.max(self.asked);
+        // SAFETY: `asked` headers, each pointing at live buffers of the stated sizes, which are boxed and stay
+        // where they are.
         let n = unsafe {
             libc::recvmmsg(
                 fd.as_raw_fd(),
@@ -378,18 +384,43 @@ impl RecvBatch {
         Ok(self.filled)
     }
 
+    /// Points a header at its buffers, all of them empty.
+    #[inline]
+    fn make_ready(&mut self, i: usize) {
+        let vector = &mut self.vectors[i];
+        // SAFETY: there are as many buffers as vectors; the offset is inside, with DATAGRAM octets after it.
+        let start = unsafe { self.buffers.as_mut_ptr().add(i * STRIDE) };
+        *vector = libc::iovec { iov_base: start.cast(), iov_len: DATAGRAM };
+        let header = &mut self.headers[i].msg_hdr;
+        header.msg_name = ptr::from_mut(&mut self.addresses[i]).cast();
+        header.msg_namelen = mem::size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+        header.msg_iov = ptr::from_mut(&mut self.vectors[i]);
+        header.msg_iovlen = 1;
+        header.msg_flags = 0;
+        // The first one's time of arrival tells how long the whole batch has waited.
+        if self.with_local || i == 0 {
+            header.msg_control = ptr::from_mut(&mut self.controls[i]).cast();
+            header.msg_controllen = CONTROL as _;
+        } else {
+            header.msg_control = ptr::null_mut();
+            header.msg_controllen = 0;
+        }
+    }
+
     /// How long the oldest datagram of the last [`RecvBatch::receive`] has been waiting, by the system's
     /// clock; `None`: not known, or the clock was set meanwhile.
     pub(super) fn waited(&self) -> Option<Duration> {
         let header = self.headers.first().filter(|_| self.filled > 0)?;
         let mut arrived = None;
         each_control(&header.msg_hdr, |level, kind, data| {
-            if (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS) {
+            let found = (level, kind) == (libc::SOL_SOCKET, libc::SCM_TIMESTAMPNS);
+            if found {
                 arrived = time_stamp(data);
             }
+            found
         });
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?;
-        Some(now.saturating_sub(arrived?)).filter(|waited| *waited < LONGEST_WAIT)
+        let waited = u64::try_from(clock(libc::CLOCK_REALTIME)?.saturating_sub(arrived?)).unwrap_or(0);
+        Some(Duration::from_nanos(waited)).filter(|waited| *waited < LONGEST_WAIT)
     }
 
     /// The datagram at `index` of the last [`RecvBatch::receive`].
@@ -404,15 +435,15 @@ impl RecvBatch {
             unsafe { std::slice::from_raw_parts(self.buffers.as_ptr().add(index * STRIDE).cast(), len) };
         Some(Received {
             remote: read_address(&self.addresses[index])?,
-            local: local_address(&header.msg_hdr),
+            local: if self.with_local { local_address(&header.msg_hdr) } else { None },
             bytes,
             truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
         })
     }
 }
 
-/// Calls `f` with each control message: level, type, and its data.
-fn each_control(header: &libc::msghdr, mut f: impl FnMut(libc::c_int, libc::c_int, &[u8])) {
+/// Calls `f` with each control message, level, type, and its data, until it returns true.
+fn each_control(header: &libc::msghdr, mut f: impl FnMut(libc::c_int, libc::c_int, &[u8]) -> bool) {
     if header.msg_control.is_null() {
         return;
     }
@@ -426,40 +457,60 @@ fn each_control(header: &libc::msghdr, mut f: impl FnMut(libc::c_int, libc::c_in
             #[allow(clippy::unnecessary_cast)]
             let len = (c.cmsg_len as usize).saturating_sub(head);
             let data = std::slice::from_raw_parts(libc::CMSG_DATA(cmsg), len);
-            f(c.cmsg_level, c.cmsg_type, data);
+            if f(c.cmsg_level, c.cmsg_type, data) {
+                return;
+            }
             cmsg = libc::CMSG_NXTHDR(header, cmsg);
         }
     }
 }
 
+/// Of a struct timespec.
+fn nanoseconds(seconds: impl Into<i64>, rest: impl Into<i64>) -> Option<i64> {
+    seconds.into().checked_mul(1_000_000_000)?.checked_add(rest.into())
+}
+
 /// A struct timespec: seconds and nanoseconds, of the width of a C long.
-fn time_stamp(data: &[u8]) -> Option<Duration> {
+fn time_stamp(data: &[u8]) -> Option<i64> {
     const WORD: usize = mem::size_of::<libc::c_long>();
     let word = |octets: &[u8]| libc::c_long::from_ne_bytes(octets.try_into().unwrap_or_default());
     let (seconds, rest) = data.split_at_checked(WORD)?;
     let nanos = rest.get(..WORD)?;
-    Some(Duration::new(u64::try_from(word(seconds)).ok()?, u32::try_from(word(nanos)).ok()?))
+    nanoseconds(word(seconds), word(nanos))
 }
 
 /// The destination address of a datagram, from IP_PKTINFO or IPV6_PKTINFO.
 fn local_address(header: &libc::msghdr) -> Option<IpAddr> {
     let mut found = None;
-    each_control(header, |level, kind, data| match (level, kind) {
-        // struct in_pktinfo: interface index, spec_dst, addr (the header's destination).
-        (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
-            if let Some(Ok(octets)) = data.get(8..12).map(<[u8; 4]>::try_from) {
-                found = Some(IpAddr::from(octets));
+    each_control(header, |level, kind, data| {
+        match (level, kind) {
+            // struct in_pktinfo: interface index, spec_dst, addr (the header's destination).
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                if let Some(Ok(octets)) = data.get(8..12).map(<[u8; 4]>::try_from) {
+                    found = Some(IpAddr::from(octets));
+                }
             }
-        }
-        // struct in6_pktinfo: addr, interface index.
-        (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
-            if let Some(Ok(octets)) = data.get(..16).map(<[u8; 16]>::try_from) {
-                found = Some(IpAddr::from(octets));
+            // struct in6_pktinfo: addr, interface index.
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                if let Some(Ok(octets)) = data.get(..16).map(<[u8; 16]>::try_from) {
+                    found = Some(IpAddr::from(octets));
+                }
             }
+            _ => {}
         }
-        _ => {}
+        found.is_some()
     });
     found
+}
+
+/// Sends one datagram without waiting. Errors as with [`SendBatch::send`].
+pub(super) fn send_one(fd: BorrowedFd<'_>, to: SocketAddr, bytes: &[u8]) -> io::Result<()> {
+    let mut address = no_address();
+    let len = write_address(to, &mut address);
+    let (octets, name) = (bytes.as_ptr().cast(), ptr::from_ref(&address).cast());
+    // SAFETY: `bytes` and `address` are as long as stated, and live through the call.
+    let sent = unsafe { libc::sendto(fd.as_raw_fd(), octets, bytes.len(), libc::MSG_DONTWAIT, name, len) };
+    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Reused room for sending [`BATCH`] datagrams.
@@ -564,6 +615,7 @@ impl ErrorReader {
             if let (true, Some(&[origin, icmp_type, icmp_code])) = (v4 || v6, data.get(4..7)) {
                 unreachable = means_unreachable(origin, icmp_type, icmp_code);
             }
+            false
         });
         let Some(to) = read_address(&to) else {
             return Ok(None);

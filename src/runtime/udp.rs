@@ -24,7 +24,7 @@ use crate::shard::io::SendToken;
 use super::counters::{Counters, DropReason};
 use super::driver::{Arrived, Worker};
 use super::element::Element;
-use super::sys::{self, BATCH, DATAGRAM, ErrorReader, RecvBatch};
+use super::sys::{self, BATCH, DATAGRAM, ErrorReader, Received, RecvBatch};
 
 /// Datagrams waiting for room in the send buffer, per socket and kind.
 const SEND_QUEUE: usize = 4096;
@@ -79,15 +79,15 @@ impl UdpSocket {
         self.fd.get_ref().as_raw_fd()
     }
 
-    /// Queues a datagram until the turn's end; false: dropped, the queue is full.
-    pub(super) fn queue(&self, to: SocketAddr, bytes: Bytes, token: Option<SendToken>) -> bool {
+    /// Queues a datagram until the turn's end, and tells its kind; `None`: dropped, the queue is full.
+    pub(super) fn queue(&self, to: SocketAddr, bytes: Bytes, token: Option<SendToken>) -> Option<Kind> {
         let kind = if bytes.starts_with(b"SIP/2.0 ") { Kind::Answers } else { Kind::Requests };
         let mut queue = self.of(kind).borrow_mut();
         if queue.len() >= SEND_QUEUE {
-            return false;
+            return None;
         }
         queue.push_back(Datagram { to, bytes, token });
-        true
+        Some(kind)
     }
 
     fn of(&self, kind: Kind) -> &RefCell<VecDeque<Datagram>> {
@@ -98,24 +98,43 @@ impl UdpSocket {
     }
 
     /// Sends what is queued of one kind. Failures are told at the worker's next settling.
+    #[inline]
     pub(super) fn flush<E: Element>(socket: &Rc<Self>, kind: Kind, worker: &Rc<Worker<E>>) {
         let queue = socket.of(kind);
         if socket.blocked.get() || queue.borrow().is_empty() {
             return;
         }
+        Self::flush_some(socket, queue, worker);
+    }
+
+    #[inline(never)]
+    fn flush_some<E: Element>(
+        socket: &Rc<Self>,
+        queue: &RefCell<VecDeque<Datagram>>,
+        worker: &Rc<Worker<E>>,
+    ) {
         let mut queue = queue.borrow_mut();
-        let mut batch = worker.send_batch.borrow_mut();
         let mut sent = 0;
         // The first datagram's failure may be the echo of an ICMP error for an earlier one, which
         // the kernel reports once to whoever calls next: so each gets a second try.
         let mut tried = false;
-        while !queue.is_empty() {
-            let datagrams = queue.iter().map(|d| (d.to, &d.bytes[..]));
-            match batch.send(socket.fd.get_ref().as_fd(), datagrams) {
+        while let Some(first) = queue.front() {
+            let fd = socket.fd.get_ref().as_fd();
+            let result = if queue.len() == 1 {
+                sys::send_one(fd, first.to, &first.bytes).map(|()| 1)
+            } else {
+                let datagrams = queue.iter().map(|d| (d.to, &d.bytes[..]));
+                worker.send_batch.borrow_mut().send(fd, datagrams)
+            };
+            match result {
                 Ok(n) => {
                     sent += n;
                     tried = false;
-                    drop(queue.drain(..n));
+                    if n == 1 {
+                        drop(queue.pop_front());
+                    } else {
+                        drop(queue.drain(..n));
+                    }
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
@@ -150,6 +169,9 @@ impl UdpSocket {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
             socket.blocked.set(false);
+            for kind in [Kind::Answers, Kind::Requests] {
+                worker.unsent(kind).set(true);
+            }
             worker.settle(Instant::now());
         };
         whose.spawn(task);
@@ -253,26 +275,37 @@ impl UdpSocket {
     fn work_through<E: Element>(&self, worker: &Rc<Worker<E>>, room: &RecvBatch, n: usize, now: Instant) {
         let counters = worker.counters();
         Counters::add(&counters.datagrams_in, n);
-        let mut batch: SmallVec<[Arrived<'_>; BATCH]> = SmallVec::new();
-        for datagram in (0..n).filter_map(|i| room.get(i)) {
-            if datagram.truncated || datagram.bytes.len() >= DATAGRAM {
-                counters.drop_one(DropReason::Oversize);
-                continue;
+        let arrived = |i| self.arrived(room.get(i)?, counters);
+        if n == 1 {
+            if let Some(message) = arrived(0) {
+                worker.messages(now, room.waited(), std::slice::from_ref(&message));
             }
-            let local = datagram.local.map_or(self.local, |ip| SocketAddr::new(ip, self.local.port()));
-            let origin = Origin {
-                transport: Transport::Udp,
-                listener: self.listener,
-                remote: datagram.remote,
-                local,
-                conn: None,
-                identity: None,
-            };
-            batch.push(Arrived { origin, bytes: datagram.bytes });
+            return;
         }
+        let mut batch: SmallVec<[Arrived<'_>; BATCH]> = SmallVec::new();
+        batch.extend((0..n).filter_map(arrived));
         if !batch.is_empty() {
             worker.messages(now, room.waited(), &batch);
         }
+    }
+
+    /// A datagram with where it came from; `None`, and counted: it is too large.
+    #[inline]
+    fn arrived<'a>(&self, datagram: Received<'a>, counters: &Counters) -> Option<Arrived<'a>> {
+        if datagram.truncated || datagram.bytes.len() >= DATAGRAM {
+            counters.drop_one(DropReason::Oversize);
+            return None;
+        }
+        let local = datagram.local.map_or(self.local, |ip| SocketAddr::new(ip, self.local.port()));
+        let origin = Origin {
+            transport: Transport::Udp,
+            listener: self.listener,
+            remote: datagram.remote,
+            local,
+            conn: None,
+            identity: None,
+        };
+        Some(Arrived { origin, bytes: datagram.bytes })
     }
 
     /// Takes entries off the error queue; true when none are left.

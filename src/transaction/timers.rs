@@ -1,5 +1,6 @@
 //! Timers: their names, their values (RFC 3261 §17 Table 4), and the lanes they wait in.
 
+use std::cell::Cell;
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
@@ -141,6 +142,8 @@ pub struct Lanes<K: Copy> {
     sequence: u64,
     /// The smallest of `fronts` and of the heap's, [`NONE`] if nothing is armed.
     earliest: u64,
+    /// The same as an [`Instant`], as it was asked for last: it is asked for more often than it changes.
+    known: Cell<(u64, Option<Instant>)>,
     /// Where it waits: a lane, or the heap.
     place: Option<usize>,
     len: usize,
@@ -194,6 +197,7 @@ impl<K: Copy> Lanes<K> {
             next_candidate: 0,
             sequence: 0,
             earliest: NONE,
+            known: Cell::new((NONE, None)),
             place: None,
             len: 0,
         }
@@ -205,25 +209,36 @@ impl<K: Copy> Lanes<K> {
         let after = nanos(after).min(FAR);
         let deadline = now.saturating_add(after).min(NONE - 1);
         self.len += 1;
-        let lane = self.lane_for(after);
-        match lane.and_then(|lane| Some((lane, self.queues.get_mut(lane)?))) {
-            Some((lane, queue)) => {
-                if let Some(&(last, _)) = queue.back() {
-                    // The lane's front is not later, so the earliest of all stays what it is.
-                    queue.push_back((last.max(deadline), key));
-                    return;
-                }
-                queue.push_back((deadline, key));
-                if let Some(front) = self.fronts.get_mut(lane) {
-                    *front = deadline;
-                }
-                self.note(deadline, Some(lane));
+        let lane = self.durations.iter().position(|&d| d == after);
+        if let Some(queue) = lane.and_then(|lane| self.queues.get_mut(lane))
+            && queue.len() < queue.capacity()
+            && let Some(&(last, _)) = queue.back()
+        {
+            // The lane's front is not later, so the earliest of all stays what it is.
+            queue.push_back((last.max(deadline), key));
+            return;
+        }
+        self.arm_anywhere(lane, after, deadline, key);
+    }
+
+    /// Arms a timer where there may be no lane for it yet, nothing in it, or no room.
+    #[inline(never)]
+    fn arm_anywhere(&mut self, lane: Option<usize>, after: u64, deadline: u64, key: K) {
+        let lane = lane.or_else(|| self.open_lane(after));
+        if let Some((lane, queue)) = lane.and_then(|lane| Some((lane, self.queues.get_mut(lane)?))) {
+            if let Some(&(last, _)) = queue.back() {
+                queue.push_back((last.max(deadline), key));
+                return;
             }
-            None => {
-                self.sequence += 1;
-                self.odd.push(Reverse(Odd { deadline, sequence: self.sequence, key }));
-                self.note(deadline, None);
+            queue.push_back((deadline, key));
+            if let Some(front) = self.fronts.get_mut(lane) {
+                *front = deadline;
             }
+            self.note(deadline, Some(lane));
+        } else {
+            self.sequence += 1;
+            self.odd.push(Reverse(Odd { deadline, sequence: self.sequence, key }));
+            self.note(deadline, None);
         }
     }
 
@@ -232,7 +247,13 @@ impl<K: Copy> Lanes<K> {
         if self.is_empty() {
             return None;
         }
-        self.origin?.checked_add(Duration::from_nanos(self.earliest))
+        let (count, known) = self.known.get();
+        if count == self.earliest {
+            return known;
+        }
+        let earliest = self.origin?.checked_add(Duration::from_nanos(self.earliest));
+        self.known.set((self.earliest, earliest));
+        earliest
     }
 
     /// Takes the timer with the earliest deadline, if that is not after `now`. Called until `None`,
@@ -292,11 +313,8 @@ impl<K: Copy> Lanes<K> {
         self.queues.iter().map(VecDeque::capacity).sum::<usize>() + self.odd.capacity()
     }
 
-    /// The lane of this duration; opens one for a duration that was seen not long ago.
-    fn lane_for(&mut self, after: u64) -> Option<usize> {
-        if let Some(lane) = self.durations.iter().position(|&d| d == after) {
-            return Some(lane);
-        }
+    /// Opens a lane for a duration that has none, and was seen not long ago.
+    fn open_lane(&mut self, after: u64) -> Option<usize> {
         if !self.candidates.contains(&after) {
             if let Some(candidate) = self.candidates.get_mut(self.next_candidate) {
                 *candidate = after;

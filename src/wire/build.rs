@@ -57,8 +57,8 @@ pub fn response(req: Message<'_>, status: u16, reason: &str, opts: ResponseOptio
     if let Some(to) = req.header(Name::To) {
         let at = to.value_range.end;
         // A To that cannot be read might hold a tag, or end inside a quoted string.
-        let untagged = req.to_tag().is_none() && req.to().is_some();
-        let tag = opts.to_tag.filter(|_| status != 100 && untagged);
+        let untagged = || req.to_tag().is_none() && req.to().is_some();
+        let tag = opts.to_tag.filter(|_| status != 100 && untagged());
         copy_head(&mut out, &req, to.row.start..at);
         if let Some(tag) = tag {
             out.extend_from_slice(b";tag=");

@@ -8,7 +8,7 @@ use super::fault::Fault;
 use super::index::{Framing, Index, Span};
 use super::name::{Method, Name};
 use super::name_addr::{AddrFault, NameAddrRef};
-use super::octets::{digits_len, find, find_octet, has_blank, word_len};
+use super::octets::{digits_len, has_blank, seek, word_len};
 use super::scan::{Cursor, Values, is_lws, is_token, number, same, sub};
 use super::uri::{UriSpans, octets_are_sound};
 use super::via::ViaSpans;
@@ -62,8 +62,7 @@ fn vias(index: &mut Index, bytes: &[u8]) {
         return;
     };
     let response = index.status != 0;
-    if let Some(kept) = plain_vias(index, bytes, at) {
-        index.vias = kept;
+    if plain_vias(index, bytes, at).is_some() {
         return;
     }
     let mut kept = [None; 2];
@@ -98,22 +97,23 @@ fn vias(index: &mut Index, bytes: &[u8]) {
     }
 }
 
-/// The Vias to be kept, where those to be checked are written in the usual way. `None`: look closer.
-fn plain_vias(index: &Index, bytes: &[u8], at: usize) -> Option<[Option<ViaSpans>; 2]> {
+/// Keeps the Vias, where those to be checked are written in the usual way. `None`: look closer.
+fn plain_vias(index: &mut Index, bytes: &[u8], at: usize) -> Option<()> {
     let response = index.status != 0;
-    let (mut kept, mut seen) = ([None; 2], 0);
+    let repeated = index.repeated(Name::Via);
+    let mut seen = 0;
     for row in index.rows.iter().skip(at).filter(|r| r.name == Name::Via) {
         let value = row.value.range();
         let mut from = value.start;
         loop {
             let via = ViaSpans::parse_plain(bytes, from..value.end, row)?;
             let end = via.end();
-            if let Some(place) = kept.get_mut(seen) {
+            if let Some(place) = index.vias.get_mut(seen) {
                 *place = Some(via);
             }
             seen += 1;
             if response && seen == 2 {
-                return Some(kept);
+                return Some(());
             }
             if end == value.end {
                 break;
@@ -124,11 +124,11 @@ fn plain_vias(index: &Index, bytes: &[u8], at: usize) -> Option<[Option<ViaSpans
                 from += 1;
             }
         }
-        if !response || !index.repeated(Name::Via) {
+        if !response || !repeated {
             break;
         }
     }
-    Some(kept)
+    Some(())
 }
 
 fn dialog_fields(index: &mut Index, bytes: &[u8]) {
@@ -151,10 +151,16 @@ fn single(index: &Index, name: Name, missing: Fault, repeated: Fault) -> Result<
 }
 
 /// Where the tag of a To or From is; the URI in it is for end points to judge.
+#[inline(always)]
 fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
-    if let Some(tag) = plain_address(bytes, value.range()) {
-        return Ok(tag);
+    match plain_address(bytes, value.range()) {
+        Some(tag) => Ok(tag),
+        None => any_address(bytes, value),
     }
+}
+
+#[inline(never)]
+fn any_address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
     let addr = NameAddrRef::parse(bytes, value.range())?;
     let mut tag = None;
     if addr.params.is_empty() {
@@ -173,10 +179,11 @@ fn address(bytes: &[u8], value: Span) -> Result<Span, AddrFault> {
 
 /// The tag of an address written in the usual way: perhaps a display name, which holds no
 /// backslash if it is quoted; a URI in brackets; no parameter, or a tag alone. `None`: look closer.
+#[inline(never)]
 fn plain_address(bytes: &[u8], value: Range<usize>) -> Option<Span> {
     let mut at = value.start;
     if bytes.get(at) == Some(&b'"') {
-        let quote = find(bytes, at + 1..value.end, |b| b.is(b'"') | b.is(b'\\'))?;
+        let quote = seek(bytes, at + 1..value.end, |b| b.is(b'"') | b.is(b'\\'))?;
         at = quote + 1 + usize::from(bytes.get(quote + 1) == Some(&b' '));
         if bytes.get(quote) != Some(&b'"') {
             return None;
@@ -186,20 +193,25 @@ fn plain_address(bytes: &[u8], value: Range<usize>) -> Option<Span> {
     if blank || at >= value.end || bytes.get(at) != Some(&b'<') {
         return None;
     }
-    let after = find_octet(bytes, at..value.end, b'>')? + 1;
+    let after = seek(bytes, at..value.end, |b| b.is(b'>'))? + 1;
     if after == value.end {
         return Some(Span::default());
     }
     let tag = after + 5;
     let sole = bytes.get(after..tag)? == b";tag="
         && tag < value.end
-        && find(bytes, tag..value.end, |b| b.at_most(b' ') | b.is(b';') | b.is(b'"')).is_none();
+        && seek(bytes, tag..value.end, |b| b.at_most(b'"') | b.is(b';')) == Some(value.end);
     sole.then(|| (tag..value.end).into())
 }
 
 fn call_id(index: &mut Index, bytes: &[u8]) {
     match single(index, Name::CallId, Fault::NO_CALL_ID, Fault::TWO_CALL_ID) {
-        Ok(value) if value.is_empty() || has_blank(bytes, value.range()) => {
+        // Nothing up to a blank is mostly all there is to know.
+        Ok(value)
+            if value.is_empty()
+                || seek(bytes, value.range(), |b| b.at_most(b' ')) != Some(value.range().end)
+                    && has_blank(bytes, value.range()) =>
+        {
             index.blame(Fault::BAD_CALL_ID);
         }
         Ok(_) => {}

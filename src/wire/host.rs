@@ -1,6 +1,7 @@
 //! Hosts of URIs and Vias (RFC 3261 §25.1 `host`).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
 
 use super::octets::{BLOCK, Block};
 use super::scan::{Cursor, is_host, number};
@@ -98,6 +99,22 @@ impl<'a> HostRef<'a> {
     }
 }
 
+/// The IPv4 address at the start of `bytes[range]`, where it is written within a block, and where it ends; not
+/// where something follows that makes it part of a name. `None`: look closer, with [`host_at`].
+#[inline(always)]
+pub(crate) fn ipv4_at(bytes: &[u8], range: Range<usize>) -> Option<(IpAddr, usize)> {
+    let (addr, len) = ipv4_in_block(bytes.get(range.start..)?.first_chunk()?)?;
+    let end = range.start + usize::from(len);
+    (end <= range.end).then_some((IpAddr::V4(addr), end))
+}
+
+/// The host at the start of `bytes[range]`, and where it ends.
+#[inline(never)]
+pub(crate) fn host_at(bytes: &[u8], range: Range<usize>) -> Option<(HostRef<'_>, usize)> {
+    let mut cursor = Cursor::new(bytes, range);
+    Some((HostRef::read(&mut cursor)?, cursor.pos))
+}
+
 fn ipv4(s: &[u8]) -> Option<Ipv4Addr> {
     leading_ipv4(s).filter(|(_, len)| *len == s.len()).map(|(addr, _)| addr)
 }
@@ -106,12 +123,13 @@ fn ipv4(s: &[u8]) -> Option<Ipv4Addr> {
 /// part of a name.
 #[inline]
 fn leading_ipv4(s: &[u8]) -> Option<(Ipv4Addr, usize)> {
-    s.first_chunk().and_then(ipv4_in_block).or_else(|| ipv4_by_octets(s))
+    let block = s.first_chunk().and_then(ipv4_in_block).map(|(addr, len)| (addr, usize::from(len)));
+    block.or_else(|| ipv4_by_octets(s))
 }
 
 /// The same for an address that ends within a block, usual as that is. `None`: look closer.
 #[inline]
-fn ipv4_in_block(block: &[u8; BLOCK]) -> Option<(Ipv4Addr, usize)> {
+fn ipv4_in_block(block: &[u8; BLOCK]) -> Option<(Ipv4Addr, u8)> {
     let octets = Block::new(block);
     let dots = octets.is(b'.').bits();
     let len = (octets.between(b'0', b'9').bits() | dots).trailing_ones() as usize;
@@ -136,7 +154,10 @@ fn ipv4_in_block(block: &[u8; BLOCK]) -> Option<(Ipv4Addr, usize)> {
         addr = addr << 8 | value;
         from = end + 1;
     }
-    (ends == 0).then_some((Ipv4Addr::from(addr), len))
+    if ends != 0 {
+        return None;
+    }
+    Some((Ipv4Addr::from(addr), u8::try_from(len).ok()?))
 }
 
 fn ipv4_by_octets(s: &[u8]) -> Option<(Ipv4Addr, usize)> {
@@ -213,6 +234,7 @@ mod tests {
             let text =
                 format!("{}.{}.{}.{}{end}{}", part(0), part(1), part(2), part(3), ";rport;branch=z9hG");
             let block = text.as_bytes().first_chunk().and_then(ipv4_in_block);
+            let block = block.map(|(addr, len)| (addr, usize::from(len)));
             let octets = ipv4_by_octets(text.as_bytes());
             assert_eq!(block, octets, "{text}");
             read += usize::from(block.is_some());

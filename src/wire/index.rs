@@ -6,7 +6,7 @@ use super::Limits;
 use super::check;
 use super::fault::{Fault, Unusable};
 use super::name::{Method, Name};
-use super::octets::{Controls, find_octet};
+use super::octets::{Controls, seek};
 use super::scan::{is_control, is_token, sub, token_len, trim};
 use super::uri::UriSpans;
 use super::via::ViaSpans;
@@ -229,7 +229,7 @@ impl Index {
         }
         let method_len = token_len(bytes, line.clone());
         let uri_at = line.start + method_len + 1;
-        let Some(uri_end) = find_octet(bytes, uri_at..line.end, b' ') else { return false };
+        let Some(uri_end) = seek(bytes, uri_at..line.end, |b| b.is(b' ')) else { return false };
         let plain = method_len > 0
             && text.get(method_len) == Some(&b' ')
             && uri_end > uri_at
@@ -307,7 +307,7 @@ impl Index {
         let mut over = 0;
         let mut fault = None;
         loop {
-            let stop = self.tidy_rows(bytes, pos, &mut controls, most);
+            let stop = self.tidy_rows(pos, &mut controls, most);
             pos = stop.pos;
             over += stop.over;
             if stop.blank_line {
@@ -357,9 +357,10 @@ impl Index {
     /// Reads rows whose only control octets are their line ends, by far the most, up to the blank line or one that
     /// wants a closer look. A function of its own, so that what it needs stays in registers.
     #[inline(never)]
-    fn tidy_rows(&mut self, bytes: &[u8], mut pos: usize, controls: &mut Controls<'_>, most: usize) -> Stop {
+    fn tidy_rows(&mut self, mut pos: usize, controls: &mut Controls<'_>, most: usize) -> Stop {
         let (rows, first, repeated) = (&mut self.rows, &mut self.first, &mut self.repeated);
         let mut seen = *controls;
+        let bytes = seen.bytes();
         let mut over = 0;
         let blank_line = loop {
             let Some(text_end) = seen.line_end() else { break false };
@@ -475,23 +476,23 @@ fn tidy_row(bytes: &[u8], pos: usize, text_end: usize) -> Option<Row> {
         None => name_and_colon(bytes, pos).filter(|(_, len, _)| *len > 0)?,
     };
     let end = text_end + 2;
-    let folded = matches!(bytes.get(end), Some(b' ' | b'\t'));
-    let text = bytes.get(..text_end)?;
     let mut start = pos + colon + 1;
+    // Most rows are followed by another one, which begins with a letter.
+    let folded = bytes.get(end).is_some_and(|&b| b <= b' ' && matches!(b, b' ' | b'\t'));
     if folded || start > text_end {
         return None;
     }
-    // Of white space, only blanks are left; mostly one, and in front.
-    if text.get(start) == Some(&b' ') {
+    // Of white space, only blanks are left; mostly one, and in front. None lies beyond the line end.
+    let mut value_end = text_end;
+    if bytes.get(start) == Some(&b' ') {
         start += 1;
-        while text.get(start) == Some(&b' ') {
-            start += 1;
+        if bytes.get(start).is_some_and(|&b| b <= b' ') {
+            start = trim(bytes, start..text_end).start;
         }
     }
-    let value_end = match text.last() {
-        Some(b' ') => trim(bytes, start..text_end).end,
-        _ => text_end,
-    };
+    if bytes.get(text_end.wrapping_sub(1)) == Some(&b' ') {
+        value_end = trim(bytes, start..text_end).end;
+    }
     Some(Row {
         name,
         // Nobody asks for a field with a longer name.

@@ -119,8 +119,9 @@ impl Name {
         let len = octet_at(row, b':');
         let word = (u128::from_le_bytes(*row) | u128::from_le_bytes([0x20; BLOCK])) & FIRST.get(len)?;
         let (known, name) = WORDS.get(place_of(word))?;
-        if *known == word && len > 0 {
-            // Nothing but letters and hyphens makes this word: a control octet could, but is not there.
+        if *known == word {
+            // No empty one is known, and nothing but letters and hyphens makes this word: a control octet could, but
+            // is not there.
             return Some((*name, len));
         }
         (len > 0 && word_len(row) == len).then_some((Name::Other, len))
@@ -205,6 +206,14 @@ const WORDS: [(u128, Name); 64] = {
         }
         assert!(words[place_of(word)].0 == 0, "two names share a place");
         words[place_of(word)] = (word, name);
+        i += 1;
+    }
+    // What no octets make is no name, and no word is nothing but ones.
+    let mut i = 0;
+    while i < words.len() {
+        if words[i].0 == 0 {
+            words[i].0 = u128::MAX;
+        }
         i += 1;
     }
     words

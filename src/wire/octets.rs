@@ -169,6 +169,22 @@ pub(super) fn find(bytes: &[u8], range: Range<usize>, hit: impl Fn(Block) -> Mar
     None
 }
 
+/// The first hit in `bytes[range]`, or the range's end where there is none. `None`: not to be told by whole blocks, as
+/// the octets end before; look closer, with [`find`].
+#[inline(always)]
+pub(super) fn seek(bytes: &[u8], range: Range<usize>, hit: impl Fn(Block) -> Marks) -> Option<usize> {
+    let mut at = range.start;
+    while at < range.end {
+        let bits = hit(Block::new(bytes.get(at..)?.first_chunk()?)).bits();
+        if bits != 0 {
+            // A block may reach beyond the range.
+            return Some((at + bits.trailing_zeros() as usize).min(range.end));
+        }
+        at += BLOCK;
+    }
+    Some(range.end)
+}
+
 /// Fewer octets than a block from `at` to the end: a block that ends with them, and how many octets
 /// stand in it before them.
 #[inline(never)]
@@ -252,6 +268,12 @@ impl<'a> Controls<'a> {
         controls
     }
 
+    /// The message.
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// Goes on from `at`.
     pub(super) fn seek(&mut self, at: usize) {
         self.base = at;
@@ -310,6 +332,11 @@ fn controls_of(window: &[u8; WINDOW]) -> u64 {
 #[inline(never)]
 fn last_controls(bytes: &[u8], at: usize) -> u64 {
     let rest = bytes.get(at..).unwrap_or_default();
+    if let Some(window) = bytes.last_chunk() {
+        // What stands before `at` is shifted out.
+        let behind = u32::try_from(WINDOW - rest.len().min(WINDOW)).unwrap_or(0);
+        return controls_of(window).checked_shr(behind).unwrap_or(0);
+    }
     let mut window = [b' '; WINDOW];
     if let Some(room) = window.get_mut(..rest.len()) {
         room.copy_from_slice(rest);
@@ -338,6 +365,12 @@ mod tests {
                 for start in 0..=len {
                     for end in start..=len + 4 {
                         let want = (start..end.min(len)).find(|i| bytes[*i] == b);
+                        let sought = seek(bytes, start..end, |block| block.is(b));
+                        assert!(sought.is_none_or(|at| at == want.unwrap_or(end)), "{b} in {start}..{end}");
+                        assert!(
+                            sought.is_some() || start + 4 * BLOCK > len,
+                            "{b} in {start}..{end} of {len}"
+                        );
                         assert_eq!(find_octet(bytes, start..end, b), want, "{b} in {start}..{end} of {len}");
                     }
                 }

@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::octets::{find_octet, is_plain, word_len};
+use super::octets::{digits_len, find_octet, is_plain, word_len};
 
 const TOKEN: u8 = 1;
 const HOST: u8 = 2;
@@ -97,6 +97,36 @@ pub(crate) fn number(s: &[u8], max: u64) -> Option<u64> {
     })
 }
 
+/// The port at the start of a range, 0 included: all digits there are; and where they end. `None`: none, or too
+/// large a number.
+#[inline]
+pub(crate) fn port_at(bytes: &[u8], range: Range<usize>) -> Option<(u16, usize)> {
+    if let Some(block) = bytes.get(range.start..).and_then(<[u8]>::first_chunk)
+        && digits_len(block) == 4
+        && range.start + 4 <= range.end
+        && let Some(four) = block.first_chunk()
+    {
+        // As usual. Pairs of digits first, then both pairs.
+        let digits = u32::from_le_bytes(*four) & 0x0f0f_0f0f;
+        let pairs = digits.wrapping_mul(10).wrapping_add(digits >> 8) & 0x00ff_00ff;
+        let port = pairs.wrapping_mul(100).wrapping_add(pairs >> 16) & 0xffff;
+        return u16::try_from(port).ok().map(|port| (port, range.start + 4));
+    }
+    let (mut len, mut n) = (0, 0u32);
+    for b in sub(bytes, range.clone()) {
+        let digit = u32::from(b.wrapping_sub(b'0'));
+        if digit > 9 {
+            break;
+        }
+        n = n * 10 + digit;
+        if n > u32::from(u16::MAX) {
+            return None;
+        }
+        len += 1;
+    }
+    u16::try_from(n).ok().filter(|_| len > 0).map(|port| (port, range.start + len))
+}
+
 /// Reads forward over `bytes[pos..end]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<'a> {
@@ -145,12 +175,9 @@ impl<'a> Cursor<'a> {
 
     /// The port at the cursor, 0 included: all digits there are. `None`: none, or too large a number.
     pub(crate) fn port(&mut self) -> Option<u16> {
-        let (start, mut n) = (self.pos, 0u32);
-        while let Some(b @ b'0'..=b'9') = self.peek() {
-            n = n.saturating_mul(10).saturating_add(u32::from(b - b'0'));
-            self.pos += 1;
-        }
-        u16::try_from(n).ok().filter(|_| self.pos > start)
+        let (port, end) = port_at(self.bytes, self.pos..self.end)?;
+        self.pos = end;
+        Some(port)
     }
 
     /// A separator with white space around it (SLASH, COLON, …).

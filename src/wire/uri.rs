@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::host::HostRef;
+use super::host::{self, HostRef, ipv4_at};
 use super::index::Span;
 use super::octets::{Block, Marks, find, find_octet};
-use super::scan::{Cursor, Params, same, sub};
+use super::scan::{Params, port_at, same, sub};
 use crate::flow::Transport;
 
 /// Scheme of a URI; without case.
@@ -145,6 +145,7 @@ pub(crate) struct UriSpans {
 
 impl UriSpans {
     /// Takes the URI that fills `bytes[range]` apart; see [`UriRef::parse`].
+    #[inline(always)]
     pub(crate) fn parse(bytes: &[u8], range: Range<usize>) -> Result<Self, UriFault> {
         let (scheme, colon) = if sub(bytes, range.clone()).starts_with(b"sip:") {
             (Some(Scheme::Sip), range.start + 3)
@@ -198,10 +199,20 @@ impl UriSpans {
         // `@` is allowed nowhere else unescaped, while the user part may hold ; ? / and more:
         // so it comes first.
         let mut host_at = at;
-        match find(bytes, at..end, |b| unsound(b) | b.is(b'@')) {
+        let mut questions = false;
+        // Mostly there is no question mark either, which is found out on the way.
+        let mut next = |from: usize| {
+            let found = find(bytes, from..end, |b| unsound(b) | b.is(b'@') | b.is(b'?'))?;
+            if bytes.get(found) != Some(&b'?') {
+                return Some(found);
+            }
+            questions = true;
+            find(bytes, found..end, |b| unsound(b) | b.is(b'@'))
+        };
+        match next(at) {
             Some(n) if bytes.get(n) == Some(&b'@') => {
                 host_at = n + 1;
-                match find(bytes, host_at..end, |b| unsound(b) | b.is(b'@')) {
+                match next(host_at) {
                     None => {}
                     Some(_) if octets_are_sound(bytes, host_at..end) => return Err(UriFault::User),
                     Some(_) => return Err(UriFault::Octet),
@@ -217,21 +228,27 @@ impl UriSpans {
             Some(_) => return Err(UriFault::Octet),
             None => {}
         }
-        let mut cursor = Cursor::new(bytes, host_at..end);
-        let host = HostRef::read(&mut cursor).filter(HostRef::is_sound).ok_or(UriFault::Host)?;
-        self.addr = host.addr();
-        self.name = (host_at..cursor.pos).into();
-        if cursor.eat(b':') {
-            self.port = Some(cursor.port().filter(|&p| p != 0).ok_or(UriFault::Port)?);
+        let mut rest;
+        (self.addr, rest) = match ipv4_at(bytes, host_at..end) {
+            Some((addr, host_end)) => (Some(addr), host_end),
+            None => host::host_at(bytes, host_at..end)
+                .filter(|(host, _)| host.is_sound())
+                .map(|(host, host_end)| (host.addr(), host_end))
+                .ok_or(UriFault::Host)?,
+        };
+        self.name = (host_at..rest).into();
+        if rest < end && bytes.get(rest) == Some(&b':') {
+            let (port, port_end) =
+                port_at(bytes, rest + 1..end).filter(|(port, _)| *port != 0).ok_or(UriFault::Port)?;
+            (self.port, rest) = (Some(port), port_end);
         }
-        let rest = cursor.pos;
         self.host_port = (host_at..rest).into();
         self.params = (rest..end).into();
         if rest == end {
             return Ok(());
         }
         let mut params_end = end;
-        if let Some(n) = find_octet(bytes, rest..end, b'?') {
+        if questions && let Some(n) = find_octet(bytes, rest..end, b'?') {
             params_end = n;
             self.headers = Some((n + 1..end).into());
         }

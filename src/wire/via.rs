@@ -3,10 +3,10 @@
 use std::net::IpAddr;
 use std::ops::Range;
 
-use super::host::{HostRef, bare_addr, port};
+use super::host::{HostRef, bare_addr, host_at, ipv4_at, port};
 use super::index::{Row, Span};
-use super::octets::find;
-use super::scan::{Cursor, Params, is_lws, is_token, quoted_len, same, sub, token_len};
+use super::octets::seek;
+use super::scan::{Cursor, Params, is_lws, is_token, port_at, quoted_len, same, sub, token_len};
 
 /// One Via value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -117,6 +117,7 @@ impl ViaSpans {
     /// Reads one value up to the end of `bytes[range]` or a comma, written without quotes and
     /// without a blank but the one before the sent-by; `range` ends where the row's value ends.
     /// `None`: any other value.
+    #[inline(always)]
     pub(crate) fn parse_plain(bytes: &[u8], range: Range<usize>, row: &Row) -> Option<Self> {
         let head: &[u8; 12] = bytes.get(range.start..range.end)?.first_chunk()?;
         let (version, transport) = head.split_first_chunk::<8>()?;
@@ -131,24 +132,25 @@ impl ViaSpans {
         if transport.is_empty() || bytes.get(transport.end) != Some(&b' ') {
             return None;
         }
-        let mut c = Cursor::new(bytes, transport.end + 1..range.end);
-        let sent_by_at = c.pos;
-        let host = HostRef::read(&mut c)?;
-        let host_end = Span::from(c.pos..c.pos).start;
-        let mut via_port = None;
-        if c.eat(b':') {
-            via_port = Some(c.port()?);
+        let sent_by_at = transport.end + 1;
+        let (addr, host_end) = match ipv4_at(bytes, sent_by_at..range.end) {
+            Some((addr, end)) => (Some(addr), end),
+            None => host_at(bytes, sent_by_at..range.end).map(|(host, end)| (host.addr(), end))?,
+        };
+        let (mut via_port, mut params_at) = (None, host_end);
+        if host_end < range.end && bytes.get(host_end) == Some(&b':') {
+            let (port, end) = port_at(bytes, host_end + 1..range.end)?;
+            (via_port, params_at) = (Some(port), end);
         }
-        let sent_by = sent_by_at..c.pos;
         let mut noted = Noted::default();
-        let end = noted.read_plain(bytes, c.pos..range.end)?;
+        let end = noted.read_plain(bytes, params_at..range.end)?;
         Some(Self {
             transport: transport.into(),
-            addr: host.addr(),
-            host_end,
+            addr,
+            host_end: Span::from(host_end..host_end).start,
             port: via_port,
-            sent_by: sent_by.into(),
-            params: (c.pos..end).into(),
+            sent_by: (sent_by_at..params_at).into(),
+            params: (params_at..end).into(),
             value: (range.start..end).into(),
             row: row.row,
             sole: row.value.range() == (range.start..end),
@@ -218,13 +220,12 @@ impl Noted {
         while at < end && bytes.get(at) == Some(&b';') {
             let start = at + 1;
             let value_end = |from: usize| {
-                // Blanks and quotes are looked at more closely.
-                let stop = find(bytes, from..end, |b| b.at_most(b' ') | b.is(b';') | b.is(b'"') | b.is(b','));
-                stop.unwrap_or(end)
+                // Blanks, quotes and what lies between them are looked at more closely.
+                seek(bytes, from..end, |b| b.at_most(b'"') | b.is(b';') | b.is(b','))
             };
             if !self.branch_seen && bytes.get(start..end).is_some_and(|rest| rest.starts_with(b"branch=")) {
                 // In every Via, and mostly written so.
-                at = value_end(start + 7);
+                at = value_end(start + 7)?;
                 self.branch_seen = true;
                 self.branch = (start + 7..at).into();
                 continue;
@@ -237,7 +238,7 @@ impl Noted {
             let from = name_end + usize::from(has_value);
             at = from;
             if has_value {
-                at = value_end(from);
+                at = value_end(from)?;
             }
             self.note(bytes, sub(bytes, start..name_end), has_value, from..at);
         }
