@@ -99,11 +99,19 @@ pub const MAX_STANDINGS: usize = 64;
 const ROOM: usize = 192;
 
 /// What stood in a request: Call-ID, method, Request-URI and the value of From, one after the other.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Words {
-    text: SmallVec<[u8; ROOM]>,
-    /// Where all but the last end.
-    ends: [u32; 3],
+    room: [u8; ROOM],
+    /// In its place, where that is too little.
+    more: Option<Box<[u8]>>,
+    /// Where each of them ends.
+    ends: [u32; 4],
+}
+
+impl Default for Words {
+    fn default() -> Self {
+        Self { room: [0; ROOM], more: None, ends: [0; 4] }
+    }
 }
 
 impl Words {
@@ -116,26 +124,29 @@ impl Words {
 
     /// Takes those of another request instead.
     pub fn set(&mut self, call_id: &[u8], method: &[u8], uri: &[u8], caller: &[u8]) {
-        self.clear();
-        for (part, end) in [call_id, method, uri].into_iter().zip(&mut self.ends) {
-            self.text.extend_from_slice(part);
-            *end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+        let parts = [call_id, method, uri, caller];
+        let mut at = 0;
+        for (part, end) in parts.iter().zip(&mut self.ends) {
+            let next = at + part.len();
+            if let Some(place) = self.room.get_mut(at..next) {
+                place.copy_from_slice(part);
+            }
+            at = next;
+            *end = u32::try_from(next).unwrap_or(u32::MAX);
         }
-        self.text.extend_from_slice(caller);
+        self.more = (at > ROOM).then(|| parts.concat().into());
     }
 
     fn clear(&mut self) {
-        if self.text.spilled() {
-            self.text = SmallVec::new();
-        }
-        self.text.clear();
-        self.ends = [0; 3];
+        self.more = None;
+        self.ends = [0; 4];
     }
 
     fn part(&self, number: usize) -> &[u8] {
-        let end = |number: usize| self.ends.get(number).map_or(self.text.len(), |end| *end as usize);
+        let text = self.more.as_deref().unwrap_or(&self.room);
+        let end = |number: usize| self.ends.get(number).map_or(0, |end| *end as usize);
         let start = number.checked_sub(1).map_or(0, end);
-        self.text.get(start..end(number)).unwrap_or_default()
+        text.get(start..end(number)).unwrap_or_default()
     }
 }
 

@@ -143,6 +143,7 @@ const fn lower(octets: u64) -> u64 {
 }
 
 /// The number that eight hexadecimal digits stand for.
+#[inline]
 fn eight_digits(digits: [u8; 8]) -> Option<u64> {
     const EACH: u64 = 0x0101_0101_0101_0101;
     const HIGH: u64 = 0x80 * EACH;
