@@ -21,11 +21,15 @@ pub enum Owner {
     Nobody,
 }
 
+/// Up to so many are looked through one by one.
+const FEW: usize = 8;
+
 /// The domains of this element and of its peers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Domains {
     own_names: AHashSet<Box<str>>,
-    own_sockets: AHashSet<(u128, u16)>,
+    /// Sorted; there are few.
+    own_sockets: Vec<(u128, u16)>,
     peer_names: AHashMap<Arc<str>, PeerId>,
     peer_below: AHashMap<Box<str>, PeerId>,
     peer_addrs: AHashMap<IpAddr, PeerId>,
@@ -39,7 +43,10 @@ impl Domains {
                 self.own_names.insert(n.as_ref().into());
             }
             Host::Addr(a) => {
-                self.own_sockets.insert(socket_key(*a, port));
+                let key = socket_key(*a, port);
+                if let Err(at) = self.own_sockets.binary_search(&key) {
+                    self.own_sockets.insert(at, key);
+                }
             }
         }
     }
@@ -90,19 +97,23 @@ impl Domains {
     /// True if the host is a name of ours, or this address and port one of our sockets.
     pub fn is_own(&self, host: &HostRef<'_>, port: u16) -> bool {
         match host {
-            HostRef::Addr(a) => self.own_sockets.contains(&socket_key(*a, port)),
+            HostRef::Addr(a) => self.is_own_socket(SocketAddr::new(*a, port)),
             HostRef::Name(n) => with_lower(n, |name| self.own_names.contains(name)).unwrap_or(false),
         }
     }
 
     /// True if this address and port are one of our sockets.
     pub fn is_own_socket(&self, addr: SocketAddr) -> bool {
-        self.own_sockets.contains(&socket_key(addr.ip(), addr.port()))
+        let key = socket_key(addr.ip(), addr.port());
+        match self.own_sockets.as_slice() {
+            few if few.len() <= FEW => few.contains(&key),
+            many => many.binary_search(&key).is_ok(),
+        }
     }
 
     fn owner_of_addr(&self, addr: IpAddr, port: u16) -> Owner {
         let addr = addr.to_canonical();
-        if self.own_sockets.contains(&socket_key(addr, port)) {
+        if self.is_own_socket(SocketAddr::new(addr, port)) {
             return Owner::Own;
         }
         self.peer_addrs.get(&addr).map_or(Owner::Nobody, |p| Owner::Peer(*p))

@@ -74,7 +74,10 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
         }
         rows.push((route.row, Change::Gone));
     }
-    rows.sort_unstable_by_key(|(range, _)| range.start);
+    // As they mostly do come.
+    if !rows.is_sorted_by_key(|(range, _)| range.start) {
+        rows.sort_unstable_by_key(|(range, _)| range.start);
+    }
     let mut out = Writer::new(*msg, GROWTH);
     if let Some(uri) = f.uri.or(routing.uri.as_deref()) {
         out.replace(msg.uri_range(), uri);
@@ -87,7 +90,8 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     out.put(f.branch.as_bytes());
     out.put(alias(f));
     out.put(b"\r\n");
-    for (range, change) in rows {
+    for (range, change) in &rows {
+        let range = range.clone();
         match change {
             Change::Stamp => out.stamp(&via, f.source),
             Change::Hops => out.replace(range, hops.as_ref()),

@@ -1,14 +1,15 @@
 //! Response processing: RFC 3261 §16.7 steps 3 and 9, as splices on the response as it came.
 
-use crate::wire::{Edit, Message, Name, ensure_content_length, remove_top_via, strip_headers, top_via_range};
+use crate::wire::{
+    Edit, Message, Name, ViaRef, ensure_content_length, remove_top_via, strip_headers, top_via_range,
+};
 
-/// The response as it goes upstream: without our Via and without the header fields named in `strip` (lower
-/// case). `None` if it has no Via.
-pub fn upstream(msg: &Message<'_>, strip: &[String]) -> Option<Vec<u8>> {
-    let via = msg.top_via()?;
+/// The response as it goes upstream: without our Via, which is `via`, and without the header fields named in `strip` (lower
+/// case).
+pub fn upstream(msg: &Message<'_>, via: &ViaRef<'_>, strip: &[String]) -> Option<Vec<u8>> {
     if strip.is_empty() && msg.header(Name::ContentLength).is_some() {
         // Nothing but one stretch goes.
-        let (whole, gone) = (msg.range(), top_via_range(*msg, &via));
+        let (whole, gone) = (msg.range(), top_via_range(*msg, via));
         let head = msg.bytes.get(whole.start..gone.start)?;
         let tail = msg.bytes.get(gone.end..whole.end)?;
         let mut out = Vec::with_capacity(head.len() + tail.len());
@@ -17,7 +18,7 @@ pub fn upstream(msg: &Message<'_>, strip: &[String]) -> Option<Vec<u8>> {
         return Some(out);
     }
     let mut edit = Edit::new(*msg);
-    remove_top_via(&mut edit, &via);
+    remove_top_via(&mut edit, via);
     if !strip.is_empty() {
         strip_headers(&mut edit, strip);
     }

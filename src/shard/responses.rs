@@ -8,7 +8,7 @@ use bytes::Bytes;
 use crate::location::Observation;
 use crate::proxy::{Cancel, Client, Context, Kind, Stage, Verdict, upstream, verdict};
 use crate::transaction::{Branch, Delivery};
-use crate::wire::{Message, Method, Name};
+use crate::wire::{Message, Method, Name, ViaRef};
 
 use super::calls::expiry;
 use super::candidates::keep_best;
@@ -39,7 +39,7 @@ impl Shard {
                 .is_some_and(|l| via.port == l.sent_by_port && via.host.eq_host(&l.sent_by_host))
         });
         match at {
-            Some(at) if ours => self.core.response(now, handle, &mut context, at, msg),
+            Some(at) if ours => self.core.response(now, handle, &mut context, at, msg, &via),
             _ => self.core.stats.drop("stray_response"),
         }
         self.settle(handle, context);
@@ -47,6 +47,7 @@ impl Shard {
 }
 
 impl Core {
+    #[allow(clippy::too_many_arguments)]
     fn response(
         &mut self,
         now: Instant,
@@ -54,6 +55,7 @@ impl Core {
         context: &mut Context,
         at: usize,
         msg: &Message<'_>,
+        via: &ViaRef<'_>,
     ) {
         let method = msg.method();
         let status = msg.status();
@@ -109,12 +111,13 @@ impl Core {
         }
         self.observe(now, to.peer(), instance, seen);
         if status < 200 {
-            self.provisional(now, handle, context, at, msg);
+            self.provisional(now, handle, context, at, msg, via);
         } else {
-            self.final_response(now, handle, context, at, msg);
+            self.final_response(now, handle, context, at, msg, via);
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn provisional(
         &mut self,
         now: Instant,
@@ -122,6 +125,7 @@ impl Core {
         context: &mut Context,
         at: usize,
         msg: &Message<'_>,
+        via: &ViaRef<'_>,
     ) {
         let policy = Arc::clone(&self.policy);
         let status = msg.status();
@@ -146,11 +150,12 @@ impl Core {
         if context.answered {
             return;
         }
-        if let Some(bytes) = upstream(msg, policy.stripped(to, context.party, msg)) {
+        if let Some(bytes) = upstream(msg, via, policy.stripped(to, context.party, msg)) {
             self.respond(now, handle, context, status, Bytes::from(bytes));
         }
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn final_response(
         &mut self,
         now: Instant,
@@ -158,6 +163,7 @@ impl Core {
         context: &mut Context,
         at: usize,
         msg: &Message<'_>,
+        via: &ViaRef<'_>,
     ) {
         let policy = Arc::clone(&self.policy);
         let status = msg.status();
@@ -176,7 +182,7 @@ impl Core {
                 self.attempt_ended(now, context, at, "ok", status);
             }
             self.cancel_others(now, handle, context, at);
-            if let Some(bytes) = upstream(msg, policy.stripped(to, context.party, msg)) {
+            if let Some(bytes) = upstream(msg, via, policy.stripped(to, context.party, msg)) {
                 self.finish(now, handle, context, status, bytes.into());
             }
             // After the answer itself, which gives the call its full age.
@@ -201,7 +207,8 @@ impl Core {
         if was == Stage::Abandoned {
             // Of an INVITE it counted as a 408 already (rule 10). For another request, a real answer is better
             // than none, and a good one ends the search.
-            let Some(bytes) = upstream(msg, policy.stripped(to, context.party, msg)).map(Bytes::from) else {
+            let Some(bytes) = upstream(msg, via, policy.stripped(to, context.party, msg)).map(Bytes::from)
+            else {
                 return;
             };
             if context.kind == Kind::NonInvite && ok {
@@ -213,7 +220,7 @@ impl Core {
             }
             return;
         }
-        let Some(bytes) = upstream(msg, policy.stripped(to, context.party, msg)).map(Bytes::from) else {
+        let Some(bytes) = upstream(msg, via, policy.stripped(to, context.party, msg)).map(Bytes::from) else {
             return;
         };
         match verdict(status, self.policy.fails_over(to, status), ringing, stopped) {
