@@ -152,7 +152,7 @@ pub struct Hop {
     /// Refuse pooled connections: one was found dead a moment ago (rule 10).
     pub fresh: bool,
     /// What the other end's certificate must say; TLS only.
-    pub tls: Option<TlsExpectation>,
+    pub tls: Option<Arc<TlsExpectation>>,
 }
 
 /// Why something could not be sent, or will never be answered.

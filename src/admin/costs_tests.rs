@@ -16,7 +16,7 @@ use crate::location::{
     RankPolicy, Server, Standing, Tier, rank,
 };
 use crate::peering::Party;
-use crate::proxy::decision::{AttemptRecord, LegRecord, Record, Rule};
+use crate::proxy::decision::{AttemptRecord, LegRecord, Record, Rule, Words};
 
 /// Two servers of priority 10 with costs 10 and 1, one of priority 20 with 0.5; answered 12 s ago.
 fn ranked(rule: AltoRule, scope: AltoScope, now: Instant) -> Arc<Located> {
@@ -71,13 +71,10 @@ fn record(located: &Arc<Located>, tier: u16, reason: PickReason, now: Instant) -
         located: Some(Arc::clone(located)),
         asked: Some(now),
         answered: Some(now),
-        standings: Vec::new(),
+        standings: Box::default(),
     };
     Record {
-        call_id: "1".into(),
-        method: "INVITE".into(),
-        uri: "sip:dest.test".into(),
-        caller: "<sip:a@b>".into(),
+        words: Words::new(b"1", b"INVITE", b"sip:dest.test", b"<sip:a@b>"),
         from: Party::Core,
         identity: None,
         remote: "192.0.2.99:5060".parse().unwrap(),

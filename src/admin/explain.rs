@@ -32,10 +32,10 @@ pub fn record(node: &Node, policy: &Policy, record: &Record) -> Value {
 pub fn summary(node: &Node, policy: &Policy, record: &Record) -> Value {
     let started = node.wall_clock(record.started).duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     json!({
-        "call_id": shown(&record.call_id),
-        "method": shown(&record.method),
-        "uri": shown(&record.uri),
-        "caller": shown(&record.caller),
+        "call_id": shown(record.call_id()),
+        "method": shown(record.method()),
+        "uri": shown(record.uri()),
+        "caller": shown(record.caller()),
         "from": party(policy, record.from),
         "identified_by": words::identified(policy, record),
         "remote": record.remote.to_string(),

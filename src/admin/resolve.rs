@@ -301,7 +301,7 @@ fn target(uri: &UriRef<'_>) -> Result<LocateKey, ResolveError> {
         transport: uri.param(b"transport").map(|v| TransportParam::from_token(v.unwrap_or_default())),
         maddr,
     };
-    Ok(target_of(&parts, Realm::Both)?)
+    Ok(target_of(parts, Realm::Both)?)
 }
 
 /// What would become of an INVITE for this URI: from the core, else (for our own domains) from a peer.
@@ -340,10 +340,10 @@ fn decision(policy: &Policy, from: Party, uri: &str) -> Result<Plan, Refused> {
     }
 }
 
-async fn locate(resolver: &Resolver, keys: &[Arc<LocateKey>]) -> Option<Arc<Located>> {
+async fn locate(resolver: &Resolver, keys: &[LocateKey]) -> Option<Arc<Located>> {
     let mut parts = Vec::with_capacity(keys.len());
     for key in keys {
-        parts.push(resolver.locate(LocateKey::clone(key)).await);
+        parts.push(resolver.locate(key.clone()).await);
     }
     match parts.as_slice() {
         [only] => Some(Arc::clone(only)),

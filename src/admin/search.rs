@@ -97,10 +97,10 @@ pub fn search(node: &Node, policy: &Policy, query: &Query) -> Result<Vec<Record>
             && party.is_none_or(|p| record.from == p || record.legs.iter().any(|l| l.party == p))
             && since.is_none_or(|t| record.started >= t)
             && until.is_none_or(|t| record.started <= t)
-            && query.method.as_ref().is_none_or(|m| record.method.eq_ignore_ascii_case(m.as_bytes()))
-            && user
-                .as_ref()
-                .is_none_or(|u| contains(&record.uri, u.as_bytes()) || contains(&record.caller, u.as_bytes()))
+            && query.method.as_ref().is_none_or(|m| record.method().eq_ignore_ascii_case(m.as_bytes()))
+            && user.as_ref().is_none_or(|u| {
+                contains(record.uri(), u.as_bytes()) || contains(record.caller(), u.as_bytes())
+            })
     };
     Ok(node.search(query.limit.unwrap_or(LIMITS.0).min(LIMITS.1), &wanted))
 }

@@ -171,6 +171,7 @@ fn all_promised_metrics_are_there_from_the_start() {
         "sbe_responses_total{realm=\"peering\",class=\"5xx\"}",
         "sbe_dropped_total{reason=\"stranger\"}",
         "sbe_dropped_total{reason=\"slow_reader\"}",
+        "sbe_dropped_total{reason=\"write_queue\"}",
         "sbe_transactions{kind=\"server\"}",
         "sbe_transactions{kind=\"client\"}",
         "sbe_calls",

@@ -31,13 +31,18 @@ const GROWTH: f64 = 1.1;
 pub struct Delays(Vec<u32>);
 
 impl Delays {
-    fn add(&mut self, delay: Duration) {
+    /// The place of a delay.
+    fn place(delay: Duration) -> usize {
         let times = delay.as_secs_f64() / LEAST;
         let at = if times <= 1.0 { 0 } else { times.log(GROWTH).ceil() as usize };
+        at.min(DELAYS - 1)
+    }
+
+    fn add(&mut self, place: usize) {
         if self.0.is_empty() {
             self.0.resize(DELAYS, 0);
         }
-        if let Some(n) = self.0.get_mut(at.min(DELAYS - 1)) {
+        if let Some(n) = self.0.get_mut(place) {
             *n = n.saturating_add(1);
         }
     }
@@ -91,25 +96,47 @@ pub struct Tally {
     pub delay: Delays,
 }
 
-impl Tally {
-    fn add(&mut self, record: &Record) {
-        self.calls += 1;
-        match record.status {
-            200..300 => {
-                self.answered += 1;
-                self.effective += 1;
-            }
-            480 | 486 | 600 | 603 => self.effective += 1,
-            300..=399 | 401 | 402 | 407 => self.set_aside += 1,
-            _ => {}
+/// How an INVITE fared: what of its record is counted, in each [`Tally`] that it belongs to.
+#[derive(Clone, Copy, Debug)]
+struct Fate {
+    answered: bool,
+    effective: bool,
+    set_aside: bool,
+    cancelled: bool,
+    refused: bool,
+    failed_over: bool,
+    /// Place among the [`Delays`].
+    delay: Option<usize>,
+}
+
+impl Fate {
+    fn of(record: &Record) -> Self {
+        let answered = matches!(record.status, 200..300);
+        // The one that was passed on is the last attempt's; an earlier attempt's failure is none to the caller.
+        let heard = record.attempts.iter().rev().find_map(|a| a.rang);
+        Self {
+            answered,
+            effective: answered || matches!(record.status, 480 | 486 | 600 | 603),
+            set_aside: matches!(record.status, 300..=399 | 401 | 402 | 407),
+            cancelled: record.cancelled,
+            refused: record.attempts.is_empty() && record.status >= 300,
+            failed_over: record.attempts.len() > 1,
+            delay: heard.map(|heard| Delays::place(heard.saturating_duration_since(record.started))),
         }
-        self.cancelled += u64::from(record.cancelled);
-        self.refused += u64::from(record.attempts.is_empty() && record.status >= 300);
-        self.failed_over += u64::from(record.attempts.len() > 1);
-        if let Some(rang) = record.attempts.iter().filter_map(|a| a.rang).min() {
-            // The one that was passed on is the last attempt's; an earlier attempt's failure is none to the caller.
-            let heard = record.attempts.iter().rev().find_map(|a| a.rang).unwrap_or(rang);
-            self.delay.add(heard.saturating_duration_since(record.started));
+    }
+}
+
+impl Tally {
+    fn add(&mut self, fate: &Fate) {
+        self.calls += 1;
+        self.answered += u64::from(fate.answered);
+        self.effective += u64::from(fate.effective);
+        self.set_aside += u64::from(fate.set_aside);
+        self.cancelled += u64::from(fate.cancelled);
+        self.refused += u64::from(fate.refused);
+        self.failed_over += u64::from(fate.failed_over);
+        if let Some(place) = fate.delay {
+            self.delay.add(place);
         }
     }
 
@@ -185,10 +212,11 @@ impl Counts {
             let further = record.attempts.len() > at + 1;
             self.attempt(leg.and_then(|l| l.party.peer()), attempt, further);
         }
-        if !record.method.eq_ignore_ascii_case(b"INVITE") {
+        if !record.method().eq_ignore_ascii_case(b"INVITE") {
             return;
         }
-        self.all.add(record);
+        let fate = Fate::of(record);
+        self.all.add(&fate);
         if record.status >= 300 && !record.cancelled {
             *self.causes.entry((record.reason, record.status)).or_default() += 1;
         }
@@ -197,12 +225,12 @@ impl Counts {
         if let Some(leg) = last.or_else(|| record.legs.first())
             && let Some(party) = place(&mut self.parties, known(leg.party))
         {
-            party.to.add(record);
+            party.to.add(&fate);
         }
         if record.from != Party::Stranger
             && let Some(party) = place(&mut self.parties, known(record.from))
         {
-            party.from.add(record);
+            party.from.add(&fate);
         }
     }
 

@@ -4,14 +4,13 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::window::{SECONDS, Window};
 use crate::flow::{PeerId, Transport};
 use crate::location::{Instance, PickReason, Standing};
 use crate::peering::Party;
-use crate::proxy::decision::{AttemptRecord, LegRecord, Record, Rule};
+use crate::proxy::decision::{AttemptRecord, LegRecord, Record, Rule, Words};
 use crate::shard::Stats;
 
 fn instance(n: u16) -> Instance {
@@ -23,10 +22,7 @@ fn call(status: u16, reason: &'static str, attempts: &[(u16, &'static str, u16)]
     let started = Instant::now();
     let rang = started + Duration::from_millis(200);
     Record {
-        call_id: Bytes::from_static(b"a"),
-        method: Bytes::from_static(b"INVITE"),
-        uri: Bytes::new(),
-        caller: Bytes::new(),
+        words: Words::new(b"a", b"INVITE", b"", b""),
         from: Party::Core,
         identity: None,
         remote: SocketAddr::from(([127, 0, 0, 1], 5060)),
@@ -39,7 +35,7 @@ fn call(status: u16, reason: &'static str, attempts: &[(u16, &'static str, u16)]
             located: None,
             asked: None,
             answered: None,
-            standings: Vec::new(),
+            standings: Box::default(),
         }]
         .into_iter()
         .collect(),

@@ -303,6 +303,8 @@ fn name_server(text: &str) -> Result<SocketAddr, String> {
 
 /// Carries out a command.
 pub fn run(cli: Cli) -> ExitCode {
+    // Before anything of size is allocated.
+    crate::runtime::no_huge_pages();
     let status = match cli.command {
         Command::Run(args) => run::run(args.config.as_deref()),
         Command::Check(args) => check::check(args.config.as_deref()),

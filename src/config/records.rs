@@ -36,7 +36,7 @@ pub const KEEP: u32 = 10;
 /// Default of `queue`.
 pub const QUEUE: usize = 10_000;
 /// Default of `max_open`.
-pub const MAX_OPEN: usize = 100_000;
+pub const MAX_OPEN: usize = 1_000_000;
 
 /// `None`: no `output`, no records.
 pub(super) fn records(report: &mut Report<'_>, root: &Section<'_>) -> Option<Records> {

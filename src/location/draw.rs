@@ -1,7 +1,5 @@
 //! Weights to an order (RFC 2782), from a seed: the same seed and list give the same order.
 
-use smallvec::SmallVec;
-
 /// How much more a positive weight counts than a zero one of the same tier: RFC 2782 wants zero to
 /// have "a very small chance", which we fix at a hundredth of weight 1.
 pub(super) const POSITIVE: u64 = 100;
@@ -125,29 +123,43 @@ pub(super) fn score(seed: u64, id: u64, share: u64, uniform: bool) -> f64 {
     if uniform { 1.0 - u } else { -u.ln() / share as f64 }
 }
 
-/// A small set of indices: no allocation up to 128.
+/// A small set of indices: no allocation up to 64.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Bits(SmallVec<[u64; 2]>);
+pub(super) struct Bits {
+    low: u64,
+    /// Those from 64 on.
+    more: Vec<u64>,
+}
 
 impl Bits {
     /// Whether `index` is in it.
     pub fn has(&self, index: usize) -> bool {
-        self.0.get(index / 64).is_some_and(|word| word & (1 << (index % 64)) != 0)
+        let word = match index.checked_sub(64) {
+            None => self.low,
+            Some(beyond) => self.more.get(beyond / 64).copied().unwrap_or(0),
+        };
+        word & (1 << (index % 64)) != 0
     }
 
     /// Puts `index` in.
     pub fn set(&mut self, index: usize) {
-        let word = index / 64;
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
+        let bit = 1 << (index % 64);
+        let Some(beyond) = index.checked_sub(64) else {
+            self.low |= bit;
+            return;
+        };
+        let word = beyond / 64;
+        if self.more.len() <= word {
+            self.more.resize(word + 1, 0);
         }
-        if let Some(w) = self.0.get_mut(word) {
-            *w |= 1 << (index % 64);
+        if let Some(w) = self.more.get_mut(word) {
+            *w |= bit;
         }
     }
 
     /// Empties it.
     pub fn clear(&mut self) {
-        self.0.clear();
+        self.low = 0;
+        self.more.clear();
     }
 }

@@ -99,7 +99,8 @@ impl TargetError {
 ///
 /// # Errors
 /// When no transport of ours can satisfy the URI, whatever the DNS says.
-pub fn target_of(uri: &TargetUri, realm: Realm) -> Result<LocateKey, TargetError> {
+#[inline]
+pub fn target_of(uri: TargetUri, realm: Realm) -> Result<LocateKey, TargetError> {
     let transport = match uri.transport {
         None => None,
         Some(TransportParam::Other) => return Err(TargetError::UnsupportedTransport),
@@ -109,9 +110,9 @@ pub fn target_of(uri: &TargetUri, realm: Realm) -> Result<LocateKey, TargetError
         Some(TransportParam::Known(_)) if uri.sips => Some(Transport::Tls),
         Some(TransportParam::Known(t)) => Some(t),
     };
-    let host = match uri.maddr.as_ref().unwrap_or(&uri.host) {
+    let host = match uri.maddr.unwrap_or(uri.host) {
         Host::Addr(a) => Host::Addr(a.to_canonical()),
-        name @ Host::Name(_) => name.clone(),
+        name @ Host::Name(_) => name,
     };
     Ok(LocateKey { host, port: uri.port, transport, sips: uri.sips, realm })
 }

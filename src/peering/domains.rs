@@ -1,6 +1,7 @@
 //! Whose a domain is (rule 3): our own, a peer's, or nobody's. Exact beats wildcard, own beats peer.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use ahash::{AHashMap, AHashSet};
 use smallvec::SmallVec;
@@ -25,7 +26,7 @@ pub enum Owner {
 pub struct Domains {
     own_names: AHashSet<Box<str>>,
     own_sockets: AHashSet<(u128, u16)>,
-    peer_names: AHashMap<Box<str>, PeerId>,
+    peer_names: AHashMap<Arc<str>, PeerId>,
     peer_below: AHashMap<Box<str>, PeerId>,
     peer_addrs: AHashMap<IpAddr, PeerId>,
 }
@@ -47,7 +48,7 @@ impl Domains {
     pub fn add_peer(&mut self, pattern: &DomainPattern, peer: PeerId) {
         match pattern {
             DomainPattern::Exact(Host::Name(n)) => {
-                self.peer_names.entry(n.as_ref().into()).or_insert(peer);
+                self.peer_names.entry(Arc::clone(n)).or_insert(peer);
             }
             DomainPattern::Exact(Host::Addr(a)) => {
                 self.peer_addrs.entry(a.to_canonical()).or_insert(peer);
@@ -62,7 +63,19 @@ impl Domains {
     pub fn owner(&self, host: &HostRef<'_>, port: u16) -> Owner {
         match host {
             HostRef::Addr(a) => self.owner_of_addr(*a, port),
-            HostRef::Name(n) => with_lower(n, |name| self.owner_of_name(name)).unwrap_or(Owner::Nobody),
+            HostRef::Name(n) => with_lower(n, |name| self.owner_of_name(name).0).unwrap_or(Owner::Nobody),
+        }
+    }
+
+    /// As [`Self::owner`]; with the host itself, where it is known by this very name.
+    pub fn owner_and_host(&self, host: &HostRef<'_>, port: u16) -> (Owner, Option<Host>) {
+        match host {
+            HostRef::Addr(a) => (self.owner_of_addr(*a, port), None),
+            HostRef::Name(n) => with_lower(n, |name| {
+                let (owner, known) = self.owner_of_name(name);
+                (owner, known.map(|known| Host::Name(Arc::clone(known))))
+            })
+            .unwrap_or((Owner::Nobody, None)),
         }
     }
 
@@ -70,7 +83,7 @@ impl Domains {
     pub fn owner_of(&self, host: &Host, port: u16) -> Owner {
         match host {
             Host::Addr(a) => self.owner_of_addr(*a, port),
-            Host::Name(n) => self.owner_of_name(n),
+            Host::Name(n) => self.owner_of_name(n).0,
         }
     }
 
@@ -95,23 +108,23 @@ impl Domains {
         self.peer_addrs.get(&addr).map_or(Owner::Nobody, |p| Owner::Peer(*p))
     }
 
-    fn owner_of_name(&self, name: &str) -> Owner {
+    fn owner_of_name(&self, name: &str) -> (Owner, Option<&Arc<str>>) {
         if self.own_names.contains(name) {
-            return Owner::Own;
+            return (Owner::Own, None);
         }
-        if let Some(p) = self.peer_names.get(name) {
-            return Owner::Peer(*p);
+        if let Some((known, p)) = self.peer_names.get_key_value(name) {
+            return (Owner::Peer(*p), Some(known));
         }
         if !self.peer_below.is_empty() {
             let mut rest = name;
             while let Some((_, parent)) = rest.split_once('.') {
                 if let Some(p) = self.peer_below.get(parent) {
-                    return Owner::Peer(*p);
+                    return (Owner::Peer(*p), None);
                 }
                 rest = parent;
             }
         }
-        Owner::Nobody
+        (Owner::Nobody, None)
     }
 }
 

@@ -144,15 +144,15 @@ impl Attempt {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routing {
     /// Own Route values on top, removed when forwarding.
-    pub own_routes: usize,
+    pub own_routes: u32,
     /// The last Route value is taken off and becomes the Request-URI (a strict router sent this).
     pub last_is_uri: bool,
     /// The next hop is a strict router: its URI becomes the Request-URI, the old one the last Route.
     pub next_is_strict: bool,
     /// Route values there are.
-    pub routes: usize,
+    pub routes: u32,
     /// Replacement of the Request-URI for all legs; `None`: as it is.
-    pub uri: Option<Bytes>,
+    pub uri: Option<Box<[u8]>>,
 }
 
 /// One party to be reached, and how.
@@ -161,13 +161,32 @@ pub struct Leg {
     /// Whom.
     pub party: Party,
     /// What to locate; several are one tier of equal weights (rule 5).
-    pub keys: SmallVec<[Arc<LocateKey>; 1]>,
+    pub keys: SmallVec<[LocateKey; 1]>,
     /// The Request-URI for this leg alone (a `[[route]]` names the peer's domain).
-    pub uri: Option<Bytes>,
+    pub uri: Option<Box<[u8]>>,
+    /// In a dialog over TLS: who its two sides proved to be when it was set up.
+    pub names: Option<Box<LegNames>>,
+}
+
+/// See [`Leg::names`].
+#[derive(Clone, Debug)]
+pub struct LegNames {
+    /// The servers of this leg.
+    pub servers: Option<Box<str>>,
+    /// The sender.
+    pub sender: Option<Box<str>>,
+}
+
+impl Leg {
     /// Whom its TLS servers proved to be when the dialog was set up.
-    pub tls_name: Option<Arc<str>>,
+    pub fn tls_name(&self) -> Option<&str> {
+        self.names.as_ref()?.servers.as_deref()
+    }
+
     /// In a dialog: whom the sender proved to be when it was set up.
-    pub sender_name: Option<Arc<str>>,
+    pub fn sender_name(&self) -> Option<&str> {
+        self.names.as_ref()?.sender.as_deref()
+    }
 }
 
 /// The decision that came of a request (rules 3, 5, 8).

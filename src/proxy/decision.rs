@@ -1,14 +1,13 @@
 //! The decision record: why a request went where it went.
 //!
-//! One per request outside a dialog, kept in a bounded ring of each shard; what it refers to (the
-//! request's octets, located snapshots) is shared, not copied.
+//! One per request outside a dialog, kept in a bounded ring of each shard. What was located is shared; of the
+//! request's octets the few that are shown are copied, so that the rest is let go of with the final response.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 
 use crate::flow::{PeerId, TlsIdentity, Transport};
@@ -80,7 +79,7 @@ pub struct AttemptRecord {
 #[derive(Clone, Debug)]
 pub struct LegRecord {
     /// The Request-URI that is sent there, where that is not the one received; a very long one is cut off.
-    pub uri: Option<Bytes>,
+    pub uri: Option<Box<[u8]>>,
     /// Whom.
     pub party: Party,
     /// What the location gave; `None`: not asked, or not answered.
@@ -90,23 +89,61 @@ pub struct LegRecord {
     /// See above.
     pub answered: Option<Instant>,
     /// How those instances stood then that were not simply up; the first [`MAX_STANDINGS`] of them.
-    pub standings: Vec<(Instance, Standing)>,
+    pub standings: Box<[(Instance, Standing)]>,
 }
 
 /// Instances looked at for [`LegRecord::standings`].
 pub const MAX_STANDINGS: usize = 64;
 
+/// Octets that [`Words`] have room for without asking for memory; they seldom need more.
+const ROOM: usize = 192;
+
+/// What stood in a request: Call-ID, method, Request-URI and the value of From, one after the other.
+#[derive(Clone, Debug, Default)]
+pub struct Words {
+    text: SmallVec<[u8; ROOM]>,
+    /// Where all but the last end.
+    ends: [u32; 3],
+}
+
+impl Words {
+    /// Of a request.
+    pub fn new(call_id: &[u8], method: &[u8], uri: &[u8], caller: &[u8]) -> Self {
+        let mut words = Self::default();
+        words.set(call_id, method, uri, caller);
+        words
+    }
+
+    /// Takes those of another request instead.
+    pub fn set(&mut self, call_id: &[u8], method: &[u8], uri: &[u8], caller: &[u8]) {
+        self.clear();
+        for (part, end) in [call_id, method, uri].into_iter().zip(&mut self.ends) {
+            self.text.extend_from_slice(part);
+            *end = u32::try_from(self.text.len()).unwrap_or(u32::MAX);
+        }
+        self.text.extend_from_slice(caller);
+    }
+
+    fn clear(&mut self) {
+        if self.text.spilled() {
+            self.text = SmallVec::new();
+        }
+        self.text.clear();
+        self.ends = [0; 3];
+    }
+
+    fn part(&self, number: usize) -> &[u8] {
+        let end = |number: usize| self.ends.get(number).map_or(self.text.len(), |end| *end as usize);
+        let start = number.checked_sub(1).map_or(0, end);
+        self.text.get(start..end(number)).unwrap_or_default()
+    }
+}
+
 /// The record of one request.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// Its Call-ID.
-    pub call_id: Bytes,
-    /// Method.
-    pub method: Bytes,
-    /// Request-URI as it came.
-    pub uri: Bytes,
-    /// The From header field's value as it came.
-    pub caller: Bytes,
+    /// What stood in it.
+    pub words: Words,
     /// Who sent it.
     pub from: Party,
     /// What its certificate says, where it showed one.
@@ -134,6 +171,54 @@ pub struct Record {
 }
 
 impl Record {
+    /// Of nothing so far.
+    pub fn blank(now: Instant) -> Self {
+        Self {
+            words: Words::default(),
+            from: Party::Stranger,
+            identity: None,
+            remote: SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+            transport: Transport::Udp,
+            rule: Rule::Refused,
+            started: now,
+            legs: SmallVec::new(),
+            attempts: SmallVec::new(),
+            status: 0,
+            reason: "",
+            ended: None,
+            cancelled: false,
+        }
+    }
+
+    /// Lets go of what it held.
+    fn clear(&mut self) {
+        self.words.clear();
+        self.identity = None;
+        self.legs.clear();
+        self.attempts.clear();
+        (self.status, self.reason, self.ended, self.cancelled) = (0, "", None, false);
+    }
+
+    /// Its Call-ID.
+    pub fn call_id(&self) -> &[u8] {
+        self.words.part(0)
+    }
+
+    /// Method.
+    pub fn method(&self) -> &[u8] {
+        self.words.part(1)
+    }
+
+    /// Request-URI as it came.
+    pub fn uri(&self) -> &[u8] {
+        self.words.part(2)
+    }
+
+    /// The From header field's value as it came.
+    pub fn caller(&self) -> &[u8] {
+        self.words.part(3)
+    }
+
     /// The peer concerned: the one it came from, else the first one it was for.
     pub fn peer(&self) -> Option<PeerId> {
         self.from.peer().or_else(|| self.legs.first().and_then(|l| l.party.peer()))
@@ -147,12 +232,17 @@ pub struct Ring {
     cap: usize,
     /// Records ever pushed: the number of the next one.
     pushed: u64,
+    /// Dropped ones, empty, for the requests to come.
+    spare: VecDeque<Box<Record>>,
 }
+
+/// Most of them.
+const SPARE: usize = 16;
 
 impl Ring {
     /// A ring of at most `cap` records.
     pub fn new(cap: usize) -> Self {
-        Self { records: VecDeque::new(), cap, pushed: 0 }
+        Self { records: VecDeque::new(), cap, pushed: 0, spare: VecDeque::new() }
     }
 
     /// Changes the cap (reload); the oldest beyond it go.
@@ -163,13 +253,28 @@ impl Ring {
         }
     }
 
+    /// An empty one for a request that has just come.
+    pub fn begin(&mut self, now: Instant) -> Box<Record> {
+        match self.spare.pop_back() {
+            Some(mut record) => {
+                record.started = now;
+                record
+            }
+            None => Box::new(Record::blank(now)),
+        }
+    }
+
     /// Adds one.
     pub fn push(&mut self, record: Box<Record>) {
         if self.cap == 0 {
             return;
         }
-        if self.records.len() >= self.cap {
-            self.records.pop_front();
+        if self.records.len() >= self.cap
+            && let Some(mut dropped) = self.records.pop_front()
+            && self.spare.len() < SPARE
+        {
+            dropped.clear();
+            self.spare.push_back(dropped);
         }
         self.records.push_back(record);
         self.pushed += 1;
@@ -177,7 +282,7 @@ impl Ring {
 
     /// All with this Call-ID, oldest first.
     pub fn find<'a>(&'a self, call_id: &'a [u8]) -> impl Iterator<Item = &'a Record> {
-        self.records.iter().map(AsRef::as_ref).filter(move |r| r.call_id == call_id)
+        self.records.iter().map(AsRef::as_ref).filter(move |r| r.call_id() == call_id)
     }
 
     /// Up to `most` records older than number `before`, newest first, for which `wanted` holds, out of the next
@@ -240,23 +345,47 @@ mod tests {
 
     fn record(number: u16) -> Box<Record> {
         Box::new(Record {
-            call_id: Bytes::from(number.to_string()),
-            method: Bytes::from_static(b"INVITE"),
-            uri: Bytes::new(),
-            caller: Bytes::new(),
-            from: Party::Core,
-            identity: None,
-            remote: SocketAddr::from(([127, 0, 0, 1], 5060)),
-            transport: Transport::Udp,
-            rule: Rule::PeerDomain,
-            started: Instant::now(),
-            legs: SmallVec::new(),
-            attempts: SmallVec::new(),
+            words: Words::new(number.to_string().as_bytes(), b"INVITE", b"", b""),
             status: number,
-            reason: "",
-            ended: None,
-            cancelled: false,
+            ..Record::blank(Instant::now())
         })
+    }
+
+    #[test]
+    fn words_are_what_they_were_whatever_their_length_and_whoever_had_the_room_before() {
+        let mut words = Words::default();
+        for long in [0, 1, 150, 191, 192, 193, 2000, 7, 0] {
+            let (call_id, caller) = (vec![b'a'; long], vec![b'b'; long / 2]);
+            words.set(&call_id, b"INVITE", b"sip:x@y", &caller);
+            let parts = [0, 1, 2, 3].map(|n| words.part(n));
+            assert_eq!(parts, [call_id.as_slice(), b"INVITE", b"sip:x@y", &caller]);
+        }
+    }
+
+    #[test]
+    fn a_record_that_takes_the_place_of_a_dropped_one_has_nothing_of_it() {
+        let now = Instant::now();
+        let mut ring = Ring::new(1);
+        let mut old = record(486);
+        old.legs.push(LegRecord {
+            uri: Some(Box::from(&b"sip:x"[..])),
+            party: Party::Core,
+            located: None,
+            asked: Some(now),
+            answered: None,
+            standings: Box::default(),
+        });
+        (old.reason, old.ended, old.cancelled) = ("busy", Some(now), true);
+        old.identity = Some(Arc::new(TlsIdentity { names: Vec::new() }));
+        ring.push(old);
+        ring.push(record(200));
+        let new = ring.begin(now);
+        assert_eq!(
+            (new.call_id(), new.method(), new.uri(), new.caller()),
+            (&b""[..], &b""[..], &b""[..], &b""[..])
+        );
+        assert_eq!((new.status, new.reason, new.ended, new.cancelled), (0, "", None, false));
+        assert!(new.legs.is_empty() && new.attempts.is_empty() && new.identity.is_none());
     }
 
     #[test]

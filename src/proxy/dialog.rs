@@ -52,6 +52,17 @@ pub fn mint(secret: &[u8; 16], call_id: &[u8], peer_tag: u32, names: Names<'_>) 
     text
 }
 
+/// Where a token ends that stands at the beginning of `text`; `None`: it does not end, or has a `~` in it.
+pub fn end_of_token(text: &[u8]) -> Option<usize> {
+    // One without names has one length.
+    if let Some((token, [b'>', ..])) = text.split_first_chunk::<TEXT>()
+        && token.iter().fold(true, |all, b| all & b.is_ascii_alphanumeric())
+    {
+        return Some(TEXT);
+    }
+    text.iter().position(|b| !b.is_ascii_alphanumeric() && !matches!(b, b'-' | b'.'))
+}
+
 /// A name that can stand in a URI parameter; all names of hosts can.
 fn writable(name: &&str) -> bool {
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
@@ -61,6 +72,16 @@ fn writable(name: &&str) -> bool {
 /// Reads a token that came back in a Route; `None`: not one of ours for this Call-ID.
 pub fn verify<'a>(secret: &[u8; 16], call_id: &[u8], token: &'a [u8]) -> Option<Remembered<'a>> {
     let (text, rest) = token.split_at_checked(TEXT)?;
+    let names = if rest.is_empty() { Names::default() } else { names_in(rest)? };
+    let raw = decode(text)?;
+    let (mac, tag) = raw.split_at(8);
+    let mac = u64::from_be_bytes(mac.try_into().ok()?);
+    let peer_tag = u32::from_be_bytes(tag.try_into().ok()?);
+    (mac == tag_of(secret, call_id, peer_tag, names)).then_some(Remembered { peer_tag, names })
+}
+
+/// The names behind a token.
+fn names_in(rest: &[u8]) -> Option<Names<'_>> {
     let rest = std::str::from_utf8(rest).ok()?;
     let (peer, core) = match rest.split_once('~') {
         Some((peer, core)) => (peer, Some(core)),
@@ -70,19 +91,19 @@ pub fn verify<'a>(secret: &[u8; 16], call_id: &[u8], token: &'a [u8]) -> Option<
         "" => None,
         marked => Some(marked.strip_prefix('-')?),
     };
-    let names = Names { peer, core };
-    let raw = decode(text)?;
-    let (mac, tag) = raw.split_at(8);
-    let mac = u64::from_be_bytes(mac.try_into().ok()?);
-    let peer_tag = u32::from_be_bytes(tag.try_into().ok()?);
-    (mac == tag_of(secret, call_id, peer_tag, names)).then_some(Remembered { peer_tag, names })
+    Some(Names { peer, core })
 }
 
 fn tag_of(secret: &[u8; 16], call_id: &[u8], peer_tag: u32, names: Names<'_>) -> u64 {
     let mut hasher = SipHasher24::new_with_key(secret);
     hasher.write(call_id);
-    hasher.write_u8(0);
-    hasher.write_u32(peer_tag);
+    let [a, b, c, d] = peer_tag.to_le_bytes();
+    if names == Names::default() {
+        // As below, at once.
+        hasher.write(&[0, a, b, c, d, 0]);
+        return hasher.finish();
+    }
+    hasher.write(&[0, a, b, c, d]);
     for byte in names.peer.unwrap_or("").bytes() {
         hasher.write_u8(byte.to_ascii_lowercase());
     }
@@ -107,12 +128,16 @@ fn encode(raw: [u8; RAW]) -> SmallVec<[u8; 64]> {
 }
 
 fn decode(text: &[u8]) -> Option<[u8; RAW]> {
-    let (mut bits, mut all) = (0u128, 0);
-    for c in text {
-        let value = VALUES[usize::from(*c)];
-        all |= value;
-        bits = bits << 5 | u128::from(value & 31);
-    }
+    let (front, back) = text.split_at_checked(TEXT / 2)?;
+    let mut all = 0;
+    let mut half = |symbols: &[u8]| {
+        symbols.iter().fold(0u64, |bits, c| {
+            let value = VALUES[usize::from(*c)];
+            all |= value;
+            bits << 5 | u64::from(value & 31)
+        })
+    };
+    let bits = u128::from(half(front)) << (TEXT / 2 * 5) | u128::from(half(back));
     let [_, _, _, _, raw @ ..] = (bits >> PADDING).to_be_bytes();
     (text.len() == TEXT && all < NO_SYMBOL).then_some(raw)
 }
@@ -153,6 +178,23 @@ mod tests {
             );
             let upper = token.to_ascii_uppercase();
             assert_eq!(verify(&SECRET, b"call@host", &upper).unwrap().peer_tag, 0xdead_beef);
+        }
+    }
+
+    #[test]
+    fn the_mac_is_that_of_the_parts_one_after_the_other() {
+        let names = [None, Some("Dest.example.COM"), Some("core.example.net")];
+        for (at, (peer, core)) in names.iter().flat_map(|p| names.map(|c| (*p, c))).enumerate() {
+            let call_id = vec![b'x'; at * 13];
+            let mut hasher = SipHasher24::new_with_key(&SECRET);
+            hasher.write(&call_id);
+            hasher.write_u8(0);
+            hasher.write_u32(0xdead_beef);
+            hasher.write(peer.unwrap_or("").to_ascii_lowercase().as_bytes());
+            hasher.write_u8(0);
+            hasher.write(core.unwrap_or("").to_ascii_lowercase().as_bytes());
+            let names = Names { peer, core };
+            assert_eq!(tag_of(&SECRET, &call_id, 0xdead_beef, names), hasher.finish(), "{names:?}");
         }
     }
 

@@ -57,7 +57,7 @@ const GROWTH: usize = 512;
 /// request has a Max-Forwards and a Content-Length. `None`: any other request.
 fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     let routing = f.routing;
-    let last = routing.routes.saturating_sub(usize::from(routing.last_is_uri));
+    let last = routing.routes.saturating_sub(u32::from(routing.last_is_uri));
     let routes_stay = routing.next_is_strict || routing.own_routes < last;
     if routes_stay || !f.strip.is_empty() || msg.header(Name::ContentLength).is_none() {
         return None;
@@ -136,8 +136,11 @@ fn by_splices(msg: &Message<'_>, f: &Forward<'_>) -> Vec<u8> {
 /// Request-URI and Route rows (§16.4, §16.6 step 6).
 fn request_line(edit: &mut Edit<'_>, msg: &Message<'_>, f: &Forward<'_>, uri: &[u8]) {
     let routing = f.routing;
-    let strict =
-        routing.next_is_strict.then(|| msg.routes().nth(routing.own_routes)).flatten().and_then(Result::ok);
+    let strict = routing
+        .next_is_strict
+        .then(|| msg.routes().nth(routing.own_routes as usize))
+        .flatten()
+        .and_then(Result::ok);
     if let Some(next) = &strict {
         // The next hop is a strict router: it gets its own URI as Request-URI, and ours as the last Route.
         edit.replace(msg.uri_range(), next.uri.bytes);
@@ -146,14 +149,14 @@ fn request_line(edit: &mut Edit<'_>, msg: &Message<'_>, f: &Forward<'_>, uri: &[
     } else if uri != msg.uri() {
         edit.replace(msg.uri_range(), uri);
     }
-    let first = routing.own_routes + usize::from(strict.is_some());
-    let last = routing.routes.saturating_sub(usize::from(routing.last_is_uri));
+    let first = routing.own_routes + u32::from(strict.is_some());
+    let last = routing.routes.saturating_sub(u32::from(routing.last_is_uri));
     if first >= last {
         for field in msg.headers(Name::Route) {
             edit.remove(field.row);
         }
     } else if first > 0 || last < routing.routes {
-        retain_values(edit, Name::Route, |n| n >= first && n < last);
+        retain_values(edit, Name::Route, |n| n >= first as usize && n < last as usize);
     }
 }
 
@@ -235,12 +238,13 @@ mod tests {
                     let index = Index::parse(&bytes, &Limits::default(), Framing::Datagram).unwrap();
                     let msg = Message::new(&bytes, &index);
                     let count = msg.routes().count();
+                    let count = u32::try_from(count).unwrap();
                     let own = Routing { own_routes: count, routes: count, ..Routing::default() };
                     let moved = Routing {
                         own_routes: count.saturating_sub(1),
                         routes: count,
                         last_is_uri: count > 0,
-                        uri: Some("sip:d@d.example".into()),
+                        uri: Some(Box::from(&b"sip:d@d.example"[..])),
                         ..Routing::default()
                     };
                     for routing in [own, moved] {

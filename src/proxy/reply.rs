@@ -51,7 +51,7 @@ impl ReplyPath {
     }
 
     /// A hop of this path's transport to another place.
-    pub fn hop_to(&self, remote: SocketAddr, conn: Option<ConnId>, tls: Option<TlsExpectation>) -> Hop {
+    pub fn hop_to(&self, remote: SocketAddr, conn: Option<ConnId>, tls: Option<Arc<TlsExpectation>>) -> Hop {
         Hop { transport: self.transport, listener: self.listener, remote, conn, fresh: false, tls }
     }
 }

@@ -10,7 +10,11 @@ pub fn upstream(msg: &Message<'_>, strip: &[String]) -> Option<Vec<u8>> {
         // Nothing but one stretch goes.
         let (whole, gone) = (msg.range(), top_via_range(*msg, &via));
         let head = msg.bytes.get(whole.start..gone.start)?;
-        return Some([head, msg.bytes.get(gone.end..whole.end)?].concat());
+        let tail = msg.bytes.get(gone.end..whole.end)?;
+        let mut out = Vec::with_capacity(head.len() + tail.len());
+        out.extend_from_slice(head);
+        out.extend_from_slice(tail);
+        return Some(out);
     }
     let mut edit = Edit::new(*msg);
     remove_top_via(&mut edit, &via);

@@ -1,9 +1,6 @@
 //! Where a request is to go: Route preprocessing (RFC 3261 §16.4), the target set (§16.5) and the
 //! rules on who may reach whom (rules 3, 5 and 8).
 
-use std::sync::Arc;
-
-use bytes::Bytes;
 use smallvec::{SmallVec, smallvec};
 
 use crate::config::{NextHop, NumberRule, Realm};
@@ -12,7 +9,7 @@ use crate::location::{LocateKey, TargetUri, TransportParam, target_of};
 use crate::peering::{Owner, Party};
 use crate::wire::{HostRef, Message, Method, Name, Scheme, UriRef};
 
-use super::context::{Leg, Plan, Routing};
+use super::context::{Leg, LegNames, Plan, Routing};
 use super::decision::Rule;
 use super::dialog::{self, Remembered};
 use super::numbers::normalised;
@@ -44,52 +41,47 @@ pub const fn realm_of(party: Party) -> Realm {
 
 /// Decides. `from` is not a stranger.
 pub fn decide(policy: &Policy, from: Party, msg: &Message<'_>) -> Decision {
-    match plan(policy, from, msg) {
-        Ok(Some(plan)) => Decision::Forward(plan),
-        Ok(None) => Decision::Answer,
-        Err(reject) => Decision::Refuse(reject),
-    }
-}
-
-fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>, Reject> {
     let mut routing = Routing::default();
     // §16.4: with a maddr of ours the URI was addressed to us as an outbound proxy. The parameter goes,
     // and with it the port and transport that brought the request here.
-    let received = msg.request_uri().ok_or(BAD_URI)?;
+    let Some(received) = msg.request_uri() else { return Decision::Refuse(BAD_URI) };
     let stripped = without_own_maddr(policy, &received);
-    let mut request_uri = match &stripped {
-        Some(text) => {
-            routing.uri = Some(Bytes::copy_from_slice(text));
-            UriRef::parse(text).map_err(|_| BAD_URI)?
-        }
-        None => received,
-    };
-    let to_us = request_uri.is_loose() && is_own(policy, &request_uri);
+    // It is referred to, not moved: there is much in it.
+    let (parsed, last_route);
+    let mut request_uri = &received;
+    if let Some(text) = &stripped {
+        routing.uri = Some(Box::from(text.as_slice()));
+        let Ok(uri) = UriRef::parse(text) else { return Decision::Refuse(BAD_URI) };
+        parsed = uri;
+        request_uri = &parsed;
+    }
+    let to_us = request_uri.is_loose() && is_own(policy, request_uri);
     if !to_us
         && msg.to_tag().is_some()
         && let Some(own) = own_routes_only(policy, msg)
     {
         (routing.own_routes, routing.routes) = (own.count, own.count);
         let sips = request_uri.scheme == Scheme::Sips;
-        return in_dialog(policy, from, &own, &request_uri, sips, routing).map(Some);
+        return in_dialog(policy, from, &own, request_uri, sips, routing);
     }
     let mut routes: SmallVec<[UriRef<'_>; 2]> = SmallVec::new();
     for route in msg.routes() {
-        let route = route.map_err(|_| Reject::new(400, "Bad Route", "bad_route"))?;
+        let Ok(route) = route else { return Decision::Refuse(Reject::new(400, "Bad Route", "bad_route")) };
         routes.push(route.uri);
     }
-    routing.routes = routes.len();
+    routing.routes = u32::try_from(routes.len()).unwrap_or(u32::MAX);
     // §16.4: a strict router has put our Record-Route into the Request-URI; the real one is the last Route.
     let mut own = OwnRoutes::default();
     if to_us {
-        own.see(policy, msg, &request_uri);
+        own.see(policy, msg, request_uri);
         if let Some(last) = routes.pop() {
             routing.last_is_uri = true;
-            routing.uri = Some(Bytes::copy_from_slice(last.bytes));
-            request_uri = last;
+            routing.uri = Some(Box::from(last.bytes));
+            last_route = last;
+            request_uri = &last_route;
         }
     }
-    while let Some(first) = routes.get(routing.own_routes)
+    while let Some(first) = routes.get(routing.own_routes as usize)
         && is_own(policy, first)
     {
         own.see(policy, msg, first);
@@ -97,7 +89,7 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     }
     // §16.6 step 7: with a SIPS Request-URI every next hop is one, whatever its own URI says.
     let sips = request_uri.scheme == Scheme::Sips;
-    let next = routes.get(routing.own_routes);
+    let next = routes.get(routing.own_routes as usize);
     if let Some(next) = next {
         routing.next_is_strict = !next.is_loose();
     }
@@ -105,16 +97,20 @@ fn plan(policy: &Policy, from: Party, msg: &Message<'_>) -> Result<Option<Plan>,
     // decides as if the Route had not been there.
     let outbound = own.remembered.is_none() && next.is_none() && msg.to_tag().is_none();
     if own.seen && !outbound {
-        return in_dialog(policy, from, &own, next.unwrap_or(&request_uri), sips, routing).map(Some);
+        return in_dialog(policy, from, &own, next.unwrap_or(request_uri), sips, routing);
     }
-    out_of_dialog(policy, from, msg, &request_uri, next, routing)
+    match out_of_dialog(policy, from, msg, request_uri, next, routing) {
+        Ok(Some(plan)) => Decision::Forward(plan),
+        Ok(None) => Decision::Answer,
+        Err(reject) => Decision::Refuse(reject),
+    }
 }
 
 /// What our own Routes said.
 #[derive(Default)]
 struct OwnRoutes<'a> {
     seen: bool,
-    count: usize,
+    count: u32,
     remembered: Option<Remembered<'a>>,
     listener: Option<ListenerId>,
 }
@@ -158,7 +154,7 @@ fn own_routes_only<'a>(policy: &Policy, msg: &Message<'a>) -> Option<OwnRoutes<'
                 .iter()
                 .find_map(|l| Some((l.id, value.strip_prefix(l.route_uri.as_bytes())?)))?;
             let tail = tail.strip_prefix(b";sbe=")?;
-            let end = tail.iter().position(|b| !b.is_ascii_alphanumeric() && !matches!(b, b'-' | b'.'))?;
+            let end = dialog::end_of_token(tail)?;
             let (token, after) = tail.split_at_checked(end)?;
             own.note(policy, msg, Some(listener), Some(token));
             rest = match after {
@@ -179,8 +175,11 @@ fn in_dialog(
     next: &UriRef<'_>,
     sips: bool,
     routing: Routing,
-) -> Result<Plan, Reject> {
-    let key = target(next, sips)?;
+) -> Decision {
+    let key = match target(next, sips) {
+        Ok(key) => key,
+        Err(reject) => return Decision::Refuse(reject),
+    };
     let port = port_of(next);
     let reachable = || policy.reachable_from(from, &next.host, port);
     let party = match (own.remembered, from) {
@@ -199,7 +198,7 @@ fn in_dialog(
         _ => reachable(),
     };
     let Some(party) = party else {
-        return Err(Reject::new(403, "Forbidden", "route_not_allowed"));
+        return Decision::Refuse(Reject::new(403, "Forbidden", "route_not_allowed"));
     };
     let names = own.remembered.map(|r| r.names).unwrap_or_default();
     let (theirs, senders) = match from {
@@ -207,14 +206,15 @@ fn in_dialog(
         _ => (names.core, names.peer),
     };
     let key = LocateKey { realm: realm_of(party), ..key };
-    Ok(Plan {
+    Decision::Forward(Plan {
         routing,
         legs: smallvec![Leg {
             party,
-            keys: smallvec![Arc::new(key)],
+            keys: smallvec![key],
             uri: None,
-            tls_name: theirs.map(Arc::from),
-            sender_name: senders.map(Arc::from),
+            names: (theirs.is_some() || senders.is_some()).then(|| {
+                Box::new(LegNames { servers: theirs.map(Box::from), sender: senders.map(Box::from) })
+            }),
         }],
         listener: own.listener,
         rule: Rule::RouteSet,
@@ -261,7 +261,7 @@ fn out_of_dialog(
         }
         return by_number(policy, msg, target_uri, routing).map(Some);
     }
-    let owner = policy.domains.owner(&target_uri.host, port_of(target_uri));
+    let (owner, host) = policy.domains.owner_and_host(&target_uri.host, port_of(target_uri));
     if owner == Owner::Own && msg.method() == Method::Options && request_uri.user.is_none() {
         return Ok(None);
     }
@@ -285,16 +285,16 @@ fn out_of_dialog(
                 Some(_) if sips => return Err(sips_indirect()),
                 Some(hop) => locate_key(hop, Realm::Peering),
                 None => {
-                    let key = target(target_uri, sips)?;
+                    let key = target_at(target_uri, sips, host)?;
                     allowed_maddr(policy, target_uri, from)?;
                     key
                 }
             };
-            let uri = normalised(rules(msg, &entry.config.numbers_out), request_uri).map(Bytes::from);
+            let uri = normalised(rules(msg, &entry.config.numbers_out), request_uri).map(Box::from);
             Ok(Some(single(Party::Peer(peer), key, uri, routing, Rule::PeerDomain)))
         }
         (Party::Core, Owner::Nobody) if policy.config.federation_open => {
-            let key = target(target_uri, sips)?;
+            let key = target_at(target_uri, sips, host)?;
             Ok(Some(single(Party::Federation, key, None, routing, Rule::Federation)))
         }
         (Party::Core, Owner::Nobody) => Err(Reject::new(403, "Forbidden", "unknown_domain")),
@@ -302,17 +302,11 @@ fn out_of_dialog(
     }
 }
 
-fn single(party: Party, key: LocateKey, uri: Option<Bytes>, routing: Routing, rule: Rule) -> Plan {
+fn single(party: Party, key: LocateKey, uri: Option<Box<[u8]>>, routing: Routing, rule: Rule) -> Plan {
     let key = LocateKey { realm: realm_of(party), ..key };
     Plan {
         routing,
-        legs: smallvec![Leg {
-            party,
-            keys: smallvec![Arc::new(key)],
-            uri,
-            tls_name: None,
-            sender_name: None
-        }],
+        legs: smallvec![Leg { party, keys: smallvec![key], uri, names: None }],
         listener: None,
         rule,
     }
@@ -321,10 +315,9 @@ fn single(party: Party, key: LocateKey, uri: Option<Bytes>, routing: Routing, ru
 /// Requests of peers for our own domains.
 fn to_core(policy: &Policy, sips: bool, routing: Routing) -> Result<Plan, Reject> {
     let hops = &policy.config.core.next_hops;
-    let keys: SmallVec<[Arc<LocateKey>; 1]> = hops
+    let keys: SmallVec<[LocateKey; 1]> = hops
         .iter()
         .filter_map(|h| if sips { secure_key(h) } else { Some(locate_key(h, Realm::Core)) })
-        .map(Arc::new)
         .collect();
     if keys.is_empty() && !hops.is_empty() {
         // Rule 15: never downgraded.
@@ -336,7 +329,7 @@ fn to_core(policy: &Policy, sips: bool, routing: Routing) -> Result<Plan, Reject
     }
     Ok(Plan {
         routing,
-        legs: smallvec![Leg { party: Party::Core, keys, uri: None, tls_name: None, sender_name: None }],
+        legs: smallvec![Leg { party: Party::Core, keys, uri: None, names: None }],
         listener: None,
         rule: Rule::CoreNextHops,
     })
@@ -394,13 +387,7 @@ fn number_leg(peer: &PeerEntry, msg: &Message<'_>, uri: &UriRef<'_>) -> Option<L
             realm: Realm::Peering,
         },
     };
-    Some(Leg {
-        party: Party::Peer(peer.id),
-        keys: smallvec![Arc::new(key)],
-        uri: Some(text.into()),
-        tls_name: None,
-        sender_name: None,
-    })
+    Some(Leg { party: Party::Peer(peer.id), keys: smallvec![key], uri: Some(text.into()), names: None })
 }
 
 /// The rules for the number of a request: inside a dialog the Request-URI is a Contact, and stays as it is.
@@ -460,6 +447,11 @@ fn without_own_maddr(policy: &Policy, uri: &UriRef<'_>) -> Option<Vec<u8>> {
 
 /// RFC 3263 §4: what to locate for a URI, as if it were a SIPS URI where `sips` says so.
 fn target(uri: &UriRef<'_>, sips: bool) -> Result<LocateKey, Reject> {
+    target_at(uri, sips, None)
+}
+
+/// The same; `host`: that of the URI, where it is there already.
+fn target_at(uri: &UriRef<'_>, sips: bool, host: Option<Host>) -> Result<LocateKey, Reject> {
     if !uri.is_sip() {
         return Err(Reject::new(416, "Unsupported URI Scheme", "scheme"));
     }
@@ -470,12 +462,12 @@ fn target(uri: &UriRef<'_>, sips: bool) -> Result<LocateKey, Reject> {
     };
     let parts = TargetUri {
         sips: sips || uri.scheme == Scheme::Sips,
-        host: uri.host.to_host(),
+        host: host.unwrap_or_else(|| uri.host.to_host()),
         port: uri.port,
         transport: uri.transport().map(|t| t.map_or(TransportParam::Other, TransportParam::Known)),
         maddr,
     };
-    target_of(&parts, Realm::Both).map_err(|e| {
+    target_of(parts, Realm::Both).map_err(|e| {
         Reject::new(e.status(), "Temporarily Unavailable", "transport")
             .with("Warning", format!("399 sbe \"{e}\""))
     })

@@ -61,9 +61,9 @@ pub fn dialog_names<'a>(
 ) -> Names<'a> {
     let theirs = far.and_then(|tls| {
         let asked = Some(tls.server_name.as_ref()).filter(|n| n.parse::<IpAddr>().is_err());
-        leg.tls_name.as_deref().or(asked)
+        leg.tls_name().or(asked)
     });
-    let senders = leg.sender_name.as_deref().or_else(|| sender.and_then(|s| policy.name_of(from, s)));
+    let senders = leg.sender_name().or_else(|| sender.and_then(|s| policy.name_of(from, s)));
     match leg.party {
         Party::Core => Names { peer: senders, core: theirs },
         _ => Names { peer: theirs, core: senders },

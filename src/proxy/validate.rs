@@ -66,7 +66,7 @@ fn scheme(msg: &Message<'_>) -> Result<(), Reject> {
 
 /// Step 5: no option is supported here, so every tag of Proxy-Require is refused (not for ACK and CANCEL).
 fn proxy_require(msg: &Message<'_>) -> Result<(), Reject> {
-    if matches!(msg.method(), Method::Ack | Method::Cancel) {
+    if msg.header(Name::ProxyRequire).is_none() || matches!(msg.method(), Method::Ack | Method::Cancel) {
         return Ok(());
     }
     let mut tags: Vec<u8> = Vec::new();

@@ -36,8 +36,10 @@ pub enum DropReason {
     Oversize,
     /// A connection beyond `limits.connections`.
     Connections,
-    /// A connection whose reader was too slow (`limits.write_queue`).
+    /// A connection whose reader took nothing for seconds while its queue was full.
     SlowReader,
+    /// A message that found a connection's queue full (`limits.write_queue`).
+    WriteQueue,
     /// A connection whose octets could not be cut into messages.
     Framing,
     /// A connection whose message was not complete within `message_timeout`.
@@ -56,11 +58,12 @@ pub enum DropReason {
 
 impl DropReason {
     /// All of them.
-    pub const ALL: [DropReason; 11] = [
+    pub const ALL: [DropReason; 12] = [
         DropReason::UdpSendQueue,
         DropReason::Oversize,
         DropReason::Connections,
         DropReason::SlowReader,
+        DropReason::WriteQueue,
         DropReason::Framing,
         DropReason::MessageTimeout,
         DropReason::Accept,
@@ -77,6 +80,7 @@ impl DropReason {
             DropReason::Oversize => "oversize",
             DropReason::Connections => "connections",
             DropReason::SlowReader => "slow_reader",
+            DropReason::WriteQueue => "write_queue",
             DropReason::Framing => "framing",
             DropReason::MessageTimeout => "message_timeout",
             DropReason::Accept => "accept",

@@ -45,6 +45,9 @@ impl<E: Element> Worker<E> {
             self.sent(token, conn.id, conn.is_open(), now);
         }
         if let Err(failure) = conn.push(send.bytes, send.token, send.request) {
+            if failure == SendFailure::QueueFull {
+                self.counters().drop_one(DropReason::WriteQueue);
+            }
             self.failed(send.token, failure);
         }
     }

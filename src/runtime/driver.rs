@@ -424,7 +424,7 @@ impl<E: Element> Worker<E> {
                 Some(Output::Send(send)) => steps.push_back(Step::Stream(send)),
                 Some(Output::Locate { ticket, key }) => match self.node.locator.locate_cached(&key, now) {
                     Some(result) => feed(element, now, Input::Located { ticket, result }, self.counters()),
-                    None => steps.push_back(Step::Locate(shard, ticket, key)),
+                    None => steps.push_back(Step::Locate(shard, ticket, Arc::new(key))),
                 },
                 Some(Output::Event(Event::Health(instance, seen))) => {
                     steps.push_back(Step::Health(shard, instance, seen))

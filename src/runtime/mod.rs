@@ -68,6 +68,7 @@ use crate::wire::Limits;
 pub use counters::{Counters, Direction, DropReason};
 pub use element::{BoxFuture, Element, Locator};
 pub use listen::{StartError, bind_hint};
+pub use sys::{Allocator, no_huge_pages};
 
 use alone::Watch;
 use driver::{Node, Settings, Slot, Worker};

@@ -39,8 +39,8 @@ struct WriteQueue {
     items: VecDeque<Item>,
     /// Octets in `items`, and of what the connection has taken but not yet written.
     octets: usize,
-    /// It had no room: the connection is to be closed.
-    overflowed: bool,
+    /// Something found no room since the last octets went out.
+    full: bool,
     /// Nothing is taken any more.
     closed: bool,
 }
@@ -56,7 +56,7 @@ pub(super) struct Conn {
     /// Our address: the listener's bind address for connections we open, which may be a wildcard.
     pub(super) local: IpAddr,
     /// Connections that we open: whom the other end must prove to be, and as whom we come.
-    pub(super) wanted: Option<TlsExpectation>,
+    pub(super) wanted: Option<Arc<TlsExpectation>>,
     /// Whom the other end's certificate named, once a handshake has shown that.
     identity: Mutex<Option<Arc<TlsIdentity>>>,
     born: Instant,
@@ -80,8 +80,9 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Conn {
-    /// Queues a message. `QueueFull` also ends the connection: a reader that slow would only
-    /// collect more. `Closed`: it has ended meanwhile.
+    /// Queues a message. `QueueFull`: there is no room for it, and the connection is to see whether its reader gets on
+    /// at all. What begins a call finds the queue full a little earlier, so that room is left for what brings
+    /// the calls that there are to an end. `Closed`: it has ended meanwhile.
     pub(super) fn push(
         &self,
         bytes: Bytes,
@@ -93,17 +94,18 @@ impl Conn {
         }
         let reused = self.open.load(Ordering::Relaxed);
         let mut queue = locked(&self.queue);
-        if queue.overflowed {
-            return Err(SendFailure::QueueFull);
-        }
         if queue.closed {
             return Err(SendFailure::Closed { reused });
         }
         let octets = queue.octets.saturating_add(bytes.len());
-        if octets > self.queue_limit {
-            queue.overflowed = true;
-            drop(queue);
-            self.bell.notify_one();
+        let begins = request && bytes.starts_with(b"INVITE ");
+        let limit = if begins { self.queue_limit / 4 * 3 } else { self.queue_limit };
+        // One message that is larger by itself is bounded by what a message may be.
+        if queue.octets > 0 && octets > limit {
+            if !std::mem::replace(&mut queue.full, true) {
+                drop(queue);
+                self.bell.notify_one();
+            }
             return Err(SendFailure::QueueFull);
         }
         queue.octets = octets;
@@ -116,20 +118,21 @@ impl Conn {
         Ok(())
     }
 
-    /// Moves what is queued to `taken` if that is empty; true when the queue has overflowed.
+    /// Moves what is queued to `taken` if that is empty; true if something found no room since octets last went out.
     /// What was taken counts against the limit until [`Conn::written`].
     pub(super) fn take(&self, taken: &mut VecDeque<Item>) -> bool {
         let mut queue = locked(&self.queue);
         if taken.is_empty() {
             std::mem::swap(&mut queue.items, taken);
         }
-        queue.overflowed
+        queue.full
     }
 
     /// Octets have gone out.
     pub(super) fn written(&self, octets: usize) {
         let mut queue = locked(&self.queue);
         queue.octets = queue.octets.saturating_sub(octets);
+        queue.full = false;
     }
 
     /// Nothing is queued or taken.
@@ -142,11 +145,6 @@ impl Conn {
         let mut queue = locked(&self.queue);
         queue.closed = true;
         std::mem::take(&mut queue.items)
-    }
-
-    /// True if it ended because its queue was full.
-    pub(super) fn has_overflowed(&self) -> bool {
-        locked(&self.queue).overflowed
     }
 
     /// The connection is there.
@@ -240,7 +238,7 @@ pub(super) struct NewConn {
     pub(super) direction: Direction,
     pub(super) remote: SocketAddr,
     pub(super) local: IpAddr,
-    pub(super) wanted: Option<TlsExpectation>,
+    pub(super) wanted: Option<Arc<TlsExpectation>>,
 }
 
 impl Pool {

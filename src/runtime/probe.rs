@@ -289,7 +289,14 @@ fn hop(policy: &Policy, peer: &PeerEntry, instance: Instance, host: &Host) -> Op
     let Instance { transport, addr } = instance;
     let listener = policy.egress(Realm::Peering, transport, addr.ip())?;
     let tls = (transport == Transport::Tls).then(|| expectation(policy, Party::Peer(peer.id), host, None));
-    Some(Hop { transport, listener: listener.id, remote: addr, conn: None, fresh: false, tls })
+    Some(Hop {
+        transport,
+        listener: listener.id,
+        remote: addr,
+        conn: None,
+        fresh: false,
+        tls: tls.map(Arc::new),
+    })
 }
 
 /// The Request-URI of a probe: the address itself.

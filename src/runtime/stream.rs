@@ -42,6 +42,9 @@ const READS_PER_TURN: usize = 4;
 const LINGER: Duration = Duration::from_secs(1);
 /// Between looks whether the other end is still there after it has closed its side.
 const CONFIRM: Duration = Duration::from_millis(5);
+/// A reader whose queue is full and who takes nothing for this long is cut off. Long enough for a pause of its own
+/// (a collection of garbage, a busy core), short against a transaction's 32 s.
+const STALLED: Duration = Duration::from_secs(4);
 /// Responses remembered after they were written.
 const REMEMBERED: usize = 16;
 /// So many requests of a connection are looked at for an offer to use it the other way.
@@ -62,7 +65,7 @@ pub(super) enum End {
     MessageTimeout,
     /// Its octets make no messages.
     Framing,
-    /// The write queue was full.
+    /// The write queue was full, and nothing of it went out.
     Overflow,
     /// The node asked for it.
     Asked,
@@ -99,6 +102,8 @@ struct Connection<E: Element, S> {
     /// Taken from the queue to be written; the first of them from `written` on.
     taken: VecDeque<Item>,
     written: usize,
+    /// Since when the queue has been full without an octet going out.
+    full: Option<Instant>,
     /// Requests received that have had no final response yet, as far as can be told from outside:
     /// what keeps a half-closed connection.
     owed: Pending,
@@ -141,6 +146,7 @@ where
         phase: Phase::Open,
         taken: VecDeque::new(),
         written: 0,
+        full: None,
         owed: Pending::new(limit),
         asked: Pending::new(limit),
         sent: VecDeque::new(),
@@ -181,7 +187,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
         let mut sleep = std::pin::pin!(tokio::time::sleep_until(first.into()));
         let end = loop {
             if conn.take(&mut self.taken) {
-                break End::Overflow;
+                self.full.get_or_insert_with(Instant::now);
             }
             if conn.is_ending() && matches!(self.phase, Phase::Open | Phase::HalfClosed { .. }) {
                 self.wind_up(End::Asked);
@@ -217,7 +223,8 @@ impl<E: Element, S: Stream> Connection<E, S> {
     /// When [`Connection::expire`] is due.
     fn deadline(&self) -> Instant {
         let settings = &self.worker.node.settings;
-        match self.phase {
+        let stalled = self.full.map(|since| since + STALLED);
+        let usual = match self.phase {
             Phase::Open => {
                 let idle = self.next_look(self.last_traffic + settings.idle_timeout);
                 self.began.map_or(idle, |t| idle.min(t + settings.message_timeout))
@@ -225,11 +232,15 @@ impl<E: Element, S: Stream> Connection<E, S> {
             Phase::HalfClosed { until } => self.look.map_or(until, |look| look.min(until)),
             Phase::Flushing { until, .. } | Phase::Lingering { until, .. } => until,
             Phase::Confirming { look, .. } => look,
-        }
+        };
+        stalled.map_or(usual, |stalled| stalled.min(usual))
     }
 
     /// The deadline has passed.
     fn expire(&mut self) -> Option<End> {
+        if self.full.is_some_and(|since| since + STALLED <= Instant::now()) {
+            return Some(End::Overflow);
+        }
         match self.phase {
             Phase::Open => {
                 let late = self
@@ -355,6 +366,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
     /// `n` octets have gone out.
     fn account(&mut self, n: usize) {
         self.conn.written(n);
+        self.full = None;
         self.last_traffic = Instant::now();
         if matches!(self.phase, Phase::HalfClosed { .. }) {
             self.look = Some(self.last_traffic + CONFIRM);
@@ -527,7 +539,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
             End::Closed | End::Failed | End::Idle | End::Asked | End::Left => {}
         }
         tracing::debug!(conn = self.conn.id.0, remote = %self.conn.remote, transport = %self.conn.transport, ?end, "connection ended");
-        let overflow = end == End::Overflow || self.conn.has_overflowed();
+        let overflow = end == End::Overflow;
         let Self { worker, conn, stream, taken, sent, .. } = self;
         if end == End::Failed {
             for token in lost(&sent, stream.fate().0, conn.transport) {

@@ -5,6 +5,7 @@
 //! value and outlives the call; nothing is kept by the kernel after a call returns.
 #![allow(unsafe_code)]
 
+use std::alloc::{GlobalAlloc, Layout};
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -13,6 +14,9 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use libmimalloc_sys::{
+    mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_realloc_aligned, mi_zalloc, mi_zalloc_aligned,
+};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -29,6 +33,42 @@ const CONTROL: usize = 128;
 
 /// No datagram waits longer than this: the clock has been set.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
+
+/// The allocator of the program: mimalloc, asked for what all but a few pieces of memory are, without the checks that
+/// an alignment of its own takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Allocator;
+
+/// Every block that mimalloc gives out is aligned to this, whatever its size.
+const ALIGNED: usize = 8;
+
+// SAFETY: as asked for by `GlobalAlloc`, each block comes from mimalloc, large and aligned enough, or not at all; all of its
+// blocks are given back by the same function.
+unsafe impl GlobalAlloc for Allocator {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let (size, align) = (layout.size(), layout.align());
+        unsafe { if align <= ALIGNED { mi_malloc(size) } else { mi_malloc_aligned(size, align) } }.cast()
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let (size, align) = (layout.size(), layout.align());
+        unsafe { if align <= ALIGNED { mi_zalloc(size) } else { mi_zalloc_aligned(size, align) } }.cast()
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, at: *mut u8, _: Layout) {
+        unsafe { mi_free(at.cast()) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let (at, align) = (at.cast(), layout.align());
+        unsafe { if align <= ALIGNED { mi_realloc(at, size) } else { mi_realloc_aligned(at, size, align) } }
+            .cast()
+    }
+}
 
 /// Control message room, aligned as `cmsghdr` wants it.
 #[repr(C, align(8))]
@@ -75,6 +115,14 @@ pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<Owned
 pub(super) fn sleep_precisely() {
     // SAFETY: it takes a number of nanoseconds and no pointer.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
+}
+
+/// Keeps the process to pages of the usual size. Huge ones save faults, but the kernel fills the gaps of what was given
+/// back: an idle node grew again by tens of megabytes. Best effort.
+pub fn no_huge_pages() {
+    let (on, unused) = (1 as libc::c_ulong, 0 as libc::c_ulong);
+    // SAFETY: it takes numbers and no pointer.
+    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, on, unused, unused, unused) };
 }
 
 /// Time that the calling thread has spent on a core.

@@ -102,8 +102,8 @@ impl Core {
                 branch: &branch,
                 secret: &policy.dialog_secret,
                 peer_tag: dialog_peer(&policy, party, leg.party),
-                names: dialog_names(&policy, party, identity, leg, hop.tls.as_ref()),
-                alias: hop.tls.as_ref().is_some_and(|tls| takes_back(&policy, leg.party, tls)),
+                names: dialog_names(&policy, party, identity, leg, hop.tls.as_deref()),
+                alias: hop.tls.as_deref().is_some_and(|tls| takes_back(&policy, leg.party, tls)),
                 strip: policy.stripped(party, leg.party, msg),
             },
         );

@@ -73,7 +73,7 @@ impl Core {
             let tier = located.tiers.get(usize::from(candidate.tier));
             let server = tier.and_then(|t| t.servers.get(usize::from(candidate.server)));
             let host = server.map(|s| located.hop_of(s).clone()).unwrap_or(Host::Addr(addr.ip()));
-            expectation(&self.policy, leg.party, &host, leg.tls_name.as_deref())
+            Arc::new(expectation(&self.policy, leg.party, &host, leg.tls_name()))
         });
         Some(Hop { transport, listener: listener.id, remote: addr, conn: None, fresh: false, tls })
     }
@@ -108,7 +108,7 @@ impl Core {
         let branch = Branch::mint(self.id, handle.slot, handle.generation, random, live.loop_hash);
         let strip = policy.stripped(context.party, to, &msg);
         let identity = context.reply.identity.as_deref();
-        let names = dialog_names(&policy, context.party, identity, leg, hop.tls.as_ref());
+        let names = dialog_names(&policy, context.party, identity, leg, hop.tls.as_deref());
         let bytes: Bytes = forward(
             &msg,
             &Forward {
@@ -121,7 +121,7 @@ impl Core {
                 secret: &policy.dialog_secret,
                 peer_tag: dialog_peer(&policy, context.party, to),
                 names,
-                alias: hop.tls.as_ref().is_some_and(|tls| takes_back(&policy, to, tls)),
+                alias: hop.tls.as_deref().is_some_and(|tls| takes_back(&policy, to, tls)),
                 strip,
             },
         )
@@ -240,7 +240,6 @@ impl Core {
         response: Option<&Message<'_>>,
     ) -> Option<Delivery> {
         let who = u8::try_from(at).unwrap_or(u8::MAX);
-        let token = self.token(handle, who);
         let mut delivery = None;
         while let Some(action) = self.fx.take() {
             let Some(attempt) = context.attempts.get_mut(at) else {
@@ -253,7 +252,7 @@ impl Core {
                     self.outputs.push_back(Output::Send(Send {
                         hop,
                         bytes,
-                        token: Some(token),
+                        token: Some(self.token(handle, who)),
                         request: true,
                     }));
                 }

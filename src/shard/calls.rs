@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use ahash::AHashMap;
 use smallvec::SmallVec;
+use std::collections::HashMap;
 
 use crate::flow::PeerId;
 use crate::peering::{Ledger, Seat};
+use crate::transaction::key::Hashed;
 
 /// One call, known by a hash of its Call-ID and its caller's tag.
 #[derive(Debug)]
@@ -26,7 +27,8 @@ struct Call {
 /// The calls of a shard.
 #[derive(Debug, Default)]
 pub struct Calls {
-    table: AHashMap<u64, Call>,
+    /// The keys are hashes already.
+    table: HashMap<u64, Call, Hashed>,
 }
 
 impl Calls {
@@ -99,8 +101,8 @@ impl Calls {
     }
 
     /// True if there is a call of this caller, and its callee is this one as far as is known.
-    pub fn is_dialog(&self, key: u64, callee: u64) -> bool {
-        self.table.get(&key).is_some_and(|call| call.callee == 0 || call.callee == callee)
+    pub fn is_dialog(&self, key: u64, callee: impl FnOnce() -> u64) -> bool {
+        self.table.get(&key).is_some_and(|call| call.callee == 0 || call.callee == callee())
     }
 
     /// A session was refreshed (RFC 4028).

@@ -40,21 +40,20 @@ impl Core {
     pub(super) fn locate(&mut self, now: Instant, handle: Handle, context: &mut Context) {
         let Some(live) = context.live.as_mut() else { return };
         let Some(leg) = live.plan.legs.get(live.leg) else { return };
-        let keys = leg.keys.clone();
-        live.located = smallvec![None; keys.len()];
+        live.located = smallvec![None; leg.keys.len()];
         live.selection = None;
         if let Some(record) = live.record.as_mut().and_then(|r| r.legs.get_mut(live.leg)) {
             record.asked = Some(now);
         }
         let mut answers: SmallVec<[(usize, Arc<Located>); 1]> = SmallVec::new();
-        for (i, key) in keys.iter().enumerate() {
+        for (i, key) in leg.keys.iter().enumerate() {
             let enabled = self.policy.enabled(key.realm);
             match self.literals.get(key, enabled, &self.call_hash, now) {
                 Some(found) => answers.push((i, found)),
                 None => {
                     let index = u8::try_from(i).unwrap_or(u8::MAX);
                     let ticket = Ticket(self.token(handle, index).0);
-                    self.outputs.push_back(Output::Locate { ticket, key: Arc::clone(key) });
+                    self.outputs.push_back(Output::Locate { ticket, key: key.clone() });
                 }
             }
         }
@@ -83,14 +82,14 @@ impl Core {
             Some(place @ None) => *place = Some(result),
             _ => return,
         }
-        let answers: Option<SmallVec<[Arc<Located>; 4]>> = live.located.iter().cloned().collect();
-        let Some(answers) = answers else { return };
-        let merged = match answers.as_slice() {
-            [only] => Arc::clone(only),
-            several => match Located::merge(several) {
+        let merged = if let [Some(only)] = live.located.as_slice() {
+            Arc::clone(only)
+        } else {
+            let answers: Option<SmallVec<[Arc<Located>; 4]>> = live.located.iter().cloned().collect();
+            match answers.and_then(|several| Located::merge(&several)) {
                 Some(merged) => Arc::new(merged),
                 None => return,
-            },
+            }
         };
         if let Some(record) = live.record.as_mut().and_then(|r| r.legs.get_mut(live.leg)) {
             record.located = Some(Arc::clone(&merged));

@@ -250,7 +250,7 @@ impl Core {
             .live
             .as_ref()
             .and_then(|l| l.record.as_ref())
-            .map_or_else(Bytes::new, |r| r.call_id.clone());
+            .map_or_else(Bytes::new, |r| Bytes::copy_from_slice(r.call_id()));
         self.outputs.push_back(Output::Event(Event::FailedOver { call_id, peer, instance, reason }));
     }
 }

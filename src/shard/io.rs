@@ -130,7 +130,7 @@ pub enum Output {
         /// Echoed with the answer.
         ticket: Ticket,
         /// What to locate.
-        key: Arc<LocateKey>,
+        key: LocateKey,
     },
     /// A datagram for the process that takes over.
     Pass(Box<Passed>),

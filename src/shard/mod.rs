@@ -25,11 +25,11 @@ mod slots;
 mod stats;
 mod timers;
 
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use ahash::{AHashMap, RandomState};
+use ahash::RandomState;
 use memchr::memmem::Finder;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -39,6 +39,7 @@ use crate::location::{Health, HealthPolicy, Instance, Observation, Standing};
 use crate::peering::Party;
 use crate::proxy::decision::{Record, Ring};
 use crate::proxy::{Context, Policy};
+use crate::transaction::key::{Hashed, LoopSecret};
 use crate::transaction::{Effects, KeySecrets, Lanes, ServerKey, Timer};
 use crate::wire::{Index, Message, Unusable};
 
@@ -100,7 +101,7 @@ struct Core {
     rng: StdRng,
     keys: KeySecrets,
     call_hash: RandomState,
-    loops: [u64; 2],
+    loops: LoopSecret,
     owner: u64,
     timers: Lanes<TimerKey>,
     outputs: VecDeque<Output>,
@@ -130,7 +131,8 @@ struct Core {
 pub struct Shard {
     core: Core,
     slots: Slots,
-    by_key: AHashMap<ServerKey, Handle>,
+    /// The keys are hashes already.
+    by_key: HashMap<ServerKey, Handle, Hashed>,
     shards: usize,
     /// Room for the indexes of the next messages.
     spare: Vec<Arc<Index>>,
@@ -157,7 +159,7 @@ impl Shard {
                 rng,
                 keys: KeySecrets::new(seeds.keys),
                 call_hash: RandomState::with_seeds(a, b, c, d),
-                loops: seeds.loops,
+                loops: LoopSecret::new(&seeds.loops),
                 owner: seeds.owner,
                 timers: Lanes::new(),
                 outputs: VecDeque::new(),
@@ -179,7 +181,7 @@ impl Shard {
                 policy,
             },
             slots: Slots::default(),
-            by_key: AHashMap::with_hasher(RandomState::with_seeds(b, c, d, a)),
+            by_key: HashMap::default(),
             shards: shards.max(1),
             spare: Vec::new(),
         }
@@ -295,7 +297,7 @@ impl Shard {
     /// The decision records of a Call-ID: those of requests under way, then finished ones, oldest first.
     pub fn records(&self, call_id: &[u8]) -> Vec<Record> {
         let live = self.slots.iter().filter_map(|c| c.live.as_ref()?.record.as_deref());
-        self.core.ring.find(call_id).chain(live.filter(|r| r.call_id == call_id)).cloned().collect()
+        self.core.ring.find(call_id).chain(live.filter(|r| r.call_id() == call_id)).cloned().collect()
     }
 
     /// A page of finished records: see [`Ring::page`].

@@ -14,11 +14,12 @@ use crate::proxy::{
     Cancel, Client, Context, Decision, Kind, Live, Pass, Plan, Reject, ReplyPath, Routing, Server, Stage,
     decide, validate,
 };
-use crate::transaction::{Delivery, ServerInvite, ServerKey, ServerKeyParts, ServerNonInvite, loop_hash};
+use crate::transaction::key::is_rfc3261_branch;
+use crate::transaction::{Delivery, ServerInvite, ServerKey, ServerKeyParts, ServerNonInvite};
 use crate::wire::{HostRef, Index, Message, Method, Name, ViaRef};
 
 use super::calls::expiry;
-use super::record::record_of;
+use super::record;
 use super::{Core, Event, Handle, Output, Shard};
 
 impl Shard {
@@ -42,7 +43,7 @@ impl Shard {
         if party == Party::Stranger {
             return core.stranger(origin, &reply, msg);
         }
-        let key = ServerKey::of(&core.keys, &key_parts(msg, &via));
+        let key = core.server_key(msg, &via);
         if method == Method::Ack {
             return self.on_ack(now, origin, msg, &via, party, key, reply, index);
         }
@@ -253,22 +254,32 @@ impl Core {
         self.policy.config.limits.transactions.div_ceil(shards)
     }
 
+    /// Which server transaction a request belongs to.
+    fn server_key(&self, msg: &Message<'_>, via: &ViaRef<'_>) -> ServerKey {
+        match via.branch().filter(|b| is_rfc3261_branch(b)) {
+            Some(branch) => {
+                let (host, port) = (sent_by_host(via), via.port.unwrap_or(0));
+                ServerKey::of_branch(&self.keys, branch, host, port, msg.method_bytes())
+            }
+            None => ServerKey::of(&self.keys, &key_parts(msg, via)),
+        }
+    }
+
     /// What decides the routing of a request (RFC 3261 §16.6 step 8).
     pub(super) fn loop_hash(&self, msg: &Message<'_>) -> u32 {
         let cseq = msg.cseq().map_or(0, |(n, _)| n).to_be_bytes();
-        let mut parts: SmallVec<[&[u8]; 12]> = SmallVec::new();
-        parts.push(msg.uri());
-        parts.push(msg.call_id());
-        parts.push(msg.from_tag().unwrap_or_default());
-        parts.push(msg.to_tag().unwrap_or_default());
-        parts.push(&cseq);
-        for field in msg.headers(Name::Route) {
-            parts.push(field.value);
+        let mut hash = self.loops.begin();
+        hash.part(msg.uri());
+        hash.part(msg.call_id());
+        hash.part(msg.from_tag().unwrap_or_default());
+        hash.part(msg.to_tag().unwrap_or_default());
+        hash.part(&cseq);
+        for name in [Name::Route, Name::ProxyRequire] {
+            for field in msg.headers(name) {
+                hash.part(field.value);
+            }
         }
-        for field in msg.headers(Name::ProxyRequire) {
-            parts.push(field.value);
-        }
-        loop_hash(&self.loops, &parts)
+        hash.finish()
     }
 
     /// True if a Via was written by this element.
@@ -295,7 +306,11 @@ impl Core {
         let config = &self.policy.config;
         let kept = config.limits.records > 0 || config.records.is_some();
         let record = (kept && matches!(kind, Kind::Invite | Kind::NonInvite) && plan.rule != Rule::RouteSet)
-            .then(|| Box::new(record_of(now, origin, msg, &request, party, &plan)));
+            .then(|| {
+                let mut record = self.ring.begin(now);
+                record::begin(&mut record, now, origin, msg, party, &plan);
+                record
+            });
         let server = match kind {
             Kind::Invite => Server::Invite(ServerInvite::new()),
             Kind::NonInvite if !plan.legs.is_empty() => Server::NonInvite(ServerNonInvite::new()),
@@ -421,10 +436,11 @@ impl Core {
         // From the caller or from the callee; both tags must fit, so that nobody ends the count of a call
         // that goes on.
         let (from, to) = (msg.from_tag(), msg.to_tag());
-        let ways = [(from, to), (to, from)]
-            .map(|(caller, callee)| (self.dialog_key(msg.call_id(), caller), self.tag_hash(callee)));
-        let found = ways.into_iter().find(|(key, callee)| self.calls.is_dialog(*key, *callee));
-        let Some((key, _)) = found else { return };
+        let found = [(from, to), (to, from)].into_iter().find_map(|(caller, callee)| {
+            let key = self.dialog_key(msg.call_id(), caller);
+            self.calls.is_dialog(key, || self.tag_hash(callee)).then_some(key)
+        });
+        let Some(key) = found else { return };
         if context.method == Method::Bye {
             context.call = Some(key);
         } else if let Some(seconds) = msg.seconds(Name::SessionExpires) {
@@ -498,11 +514,14 @@ pub(super) fn sent_by_host<'a>(via: &ViaRef<'a>) -> &'a [u8] {
 }
 
 pub(super) fn key_parts<'a>(msg: &Message<'a>, via: &ViaRef<'a>) -> ServerKeyParts<'a> {
+    let branch = via.branch();
+    let (sent_by_host, sent_by_port) = (sent_by_host(via), via.port.unwrap_or(0));
+    let method = msg.method_bytes();
     ServerKeyParts {
-        branch: via.branch(),
-        sent_by_host: sent_by_host(via),
-        sent_by_port: via.port.unwrap_or(0),
-        method: msg.method_bytes(),
+        branch,
+        sent_by_host,
+        sent_by_port,
+        method,
         request_uri: msg.uri(),
         to_tag: msg.to_tag(),
         from_tag: msg.from_tag(),

@@ -75,9 +75,6 @@ impl Core {
             return self.stats.drop("stray_response");
         }
         let Some(attempt) = context.attempts.get_mut(at) else { return };
-        if attempt.conn.is_none() && !attempt.hop.transport.is_reliable() {
-            // Nothing to learn of a connection.
-        }
         let first = !attempt.answered;
         attempt.answered = true;
         match &mut attempt.client {
@@ -99,9 +96,8 @@ impl Core {
         if delivery != Some(Delivery::Response) {
             return;
         }
-        let seen = match (status, retry_after(msg)) {
-            (503, Some(after)) => Observation::RetryAfter(after),
-            (503, None) => Observation::Unavailable,
+        let seen = match status {
+            503 => retry_after(msg).map_or(Observation::Unavailable, Observation::RetryAfter),
             _ => Observation::Answered,
         };
         if context.probe.is_some() {

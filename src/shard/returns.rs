@@ -119,7 +119,7 @@ impl Core {
         let hold = self.policy.config.dns.timeout;
         self.hold(now, handle, context, hold);
         let ticket = Ticket(self.token(handle, SendToken::SERVER).0);
-        self.outputs.push_back(Output::Locate { ticket, key: Arc::new(key) });
+        self.outputs.push_back(Output::Locate { ticket, key });
     }
 
     fn way_home(&self, context: &Context, sent_by: &SentBy<'_>) -> Option<crate::location::LocateKey> {
@@ -132,13 +132,14 @@ impl Core {
         admitted.then(|| sent_by.locate_key(context.reply.transport, context.party)).flatten()
     }
 
-    fn reply_tls(&self, context: &Context, sent_by: &SentBy<'_>) -> Option<crate::flow::TlsExpectation> {
+    fn reply_tls(&self, context: &Context, sent_by: &SentBy<'_>) -> Option<Arc<crate::flow::TlsExpectation>> {
         (context.reply.transport == Transport::Tls)
             .then(|| {
                 let identity = context.reply.identity.as_deref();
                 reply_expectation(&self.policy, context.party, identity, sent_by)
             })
             .flatten()
+            .map(Arc::new)
     }
 
     /// The servers of a sent-by domain have been found, or there are none.

@@ -21,6 +21,11 @@ const LOCATIONS: usize = 1024;
 /// How long one that nobody uses is remembered.
 const LOCATION_KEPT: Duration = Duration::from_secs(3600);
 
+/// Locations of which it is known that they were remembered a moment ago.
+const NOTED: usize = 16;
+/// That long.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// A histogram with fixed buckets.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram {
@@ -84,6 +89,16 @@ pub struct Stats {
     /// What was located outside dialogs and for whom, and when it was last used; bounded.
     /// What a dialog's own addresses lead to is not here: these are no servers.
     pub located: AHashMap<(Option<PeerId>, LocateKey), (Arc<Located>, Instant)>,
+    /// What was remembered last, which need not be done again with every call.
+    noted: Vec<Option<Noted>>,
+}
+
+/// See [`Stats::locate`].
+#[derive(Clone, Debug)]
+struct Noted {
+    peer: Option<PeerId>,
+    located: Arc<Located>,
+    until: Instant,
 }
 
 impl Stats {
@@ -110,11 +125,26 @@ impl Stats {
             table_full: self.table_full,
             shed: self.shed.clone(),
             located: AHashMap::new(),
+            noted: Vec::new(),
         }
     }
 
     /// Remembers what was located for a peer (`None`: the core); with the table full, only what is known already.
     pub fn locate(&mut self, now: Instant, peer: Option<PeerId>, located: &Arc<Located>) {
+        let place = usize::try_from(located.serial).unwrap_or(0) % NOTED;
+        if let Some(Some(noted)) = self.noted.get(place)
+            && noted.peer == peer
+            && Arc::ptr_eq(&noted.located, located)
+            && now < noted.until
+        {
+            return;
+        }
+        if self.noted.is_empty() {
+            self.noted.resize(NOTED, None);
+        }
+        if let Some(noted) = self.noted.get_mut(place) {
+            *noted = Some(Noted { peer, located: Arc::clone(located), until: now + AGAIN });
+        }
         let key = (peer, located.key.clone());
         if self.located.len() >= LOCATIONS && !self.located.contains_key(&key) {
             self.located.retain(|_, (_, used)| now.saturating_duration_since(*used) < LOCATION_KEPT);

@@ -104,7 +104,7 @@ impl ClientInvite {
             },
             Inner::Unacknowledged { .. } => match class {
                 Class::Success => fx.deliver(Delivery::Response),
-                Class::Failure => fx.actions.push(super::Action::MakeAck),
+                Class::Failure => fx.actions.push_back(super::Action::MakeAck),
                 Class::Provisional => {}
             },
             Inner::Completed { ack, .. } => match class {
@@ -130,7 +130,7 @@ impl ClientInvite {
         saw_provisional: bool,
         fx: &mut Effects,
     ) {
-        fx.actions.push(super::Action::MakeAck);
+        fx.actions.push_back(super::Action::MakeAck);
         fx.deliver(Delivery::Response);
         if reliable {
             // Timer D is zero; the request stays until the ACK has been built from it.

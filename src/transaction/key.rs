@@ -2,7 +2,7 @@
 //! (RFC 3261 §17.1.3, §17.2.3).
 
 use std::fmt;
-use std::hash::{BuildHasher, Hasher};
+use std::hash::{BuildHasher, Hash, Hasher};
 
 use ahash::{AHasher, RandomState};
 
@@ -70,26 +70,24 @@ impl Branch {
         if !cookie.eq_ignore_ascii_case(MAGIC_COOKIE) {
             return None;
         }
-        u16::try_from(hex_value(hex.get(..4)?)?).ok()
+        four_digits(*hex.first_chunk()?)
     }
 
     /// Reads a branch of ours, in either case (§7.3.1). `None` for anything that is not one by its
     /// form; that it is one in truth, only the transaction's own random number shows.
     pub fn parse(branch: &[u8]) -> Option<BranchParts> {
         let (cookie, hex) = branch.split_first_chunk::<{ MAGIC_COOKIE.len() }>()?;
-        if hex.len() != 2 * PAYLOAD || !cookie.eq_ignore_ascii_case(MAGIC_COOKIE) {
+        let (shard, rest) = hex.split_first_chunk::<4>()?;
+        let ([slot, generation, high, low, hash], []) = rest.as_chunks::<8>() else { return None };
+        if !cookie.eq_ignore_ascii_case(MAGIC_COOKIE) {
             return None;
         }
-        let (shard, hex) = hex.split_at_checked(4)?;
-        let (slot, hex) = hex.split_at_checked(8)?;
-        let (generation, hex) = hex.split_at_checked(8)?;
-        let (random, loop_hash) = hex.split_at_checked(16)?;
         Some(BranchParts {
-            shard: u16::try_from(hex_value(shard)?).ok()?,
-            slot: u32::try_from(hex_value(slot)?).ok()?,
-            generation: u32::try_from(hex_value(generation)?).ok()?,
-            random: hex_value(random)?,
-            loop_hash: u32::try_from(hex_value(loop_hash)?).ok()?,
+            shard: four_digits(*shard)?,
+            slot: eight_digits(*slot)? as u32,
+            generation: eight_digits(*generation)? as u32,
+            random: eight_digits(*high)? << 32 | eight_digits(*low)?,
+            loop_hash: eight_digits(*hash)? as u32,
         })
     }
 }
@@ -128,20 +126,20 @@ const HEX_PAIRS: [[u8; 2]; 256] = {
     pairs
 };
 
-/// The number that up to sixteen hexadecimal digits, in either case, stand for; eight are read at a time.
-fn hex_value(digits: &[u8]) -> Option<u64> {
-    let mut value = 0;
-    let mut rest = digits;
-    while let Some((eight, more)) = rest.split_first_chunk() {
-        value = value << 32 | eight_digits(*eight)?;
-        rest = more;
-    }
-    if rest.is_empty() {
-        return Some(value);
-    }
-    let mut eight = [b'0'; 8];
-    eight.get_mut(8 - rest.len()..)?.copy_from_slice(rest);
-    Some(value << (4 * rest.len()) | eight_digits(eight)?)
+/// The number that four hexadecimal digits, in either case, stand for.
+fn four_digits([a, b, c, d]: [u8; 4]) -> Option<u16> {
+    Some(eight_digits([b'0', b'0', b'0', b'0', a, b, c, d])? as u16)
+}
+
+/// Eight octets with capital letters made small.
+const fn lower(octets: u64) -> u64 {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    const HIGH: u64 = 0x80 * EACH;
+    let ascii = octets & !HIGH;
+    // In every octet, with its highest bit clear, a sum reaches that bit from a certain octet on.
+    let from_a = ascii + EACH * (0x80 - b'A' as u64);
+    let beyond_z = ascii + EACH * (0x7f - b'Z' as u64);
+    octets | (from_a & !beyond_z & !octets & HIGH) >> 2
 }
 
 /// The number that eight hexadecimal digits stand for.
@@ -179,17 +177,47 @@ pub fn is_rfc3261_branch(branch: &[u8]) -> bool {
 /// back with a Via of ours whose branch carries the very hash that it would get now has looped, with
 /// another it spirals. Only the parts and their order count, not where they came from.
 pub fn loop_hash(secret: &[u64; 2], parts: &[&[u8]]) -> u32 {
-    let [a, b] = *secret;
-    // Four seeds from two: the constants only keep the halves apart.
-    let state = RandomState::with_seeds(a, b, a.rotate_left(32) ^ 0x6c6f_6f70, !b);
-    let mut hasher = state.build_hasher();
+    let mut hash = LoopSecret::new(secret).begin();
     for part in parts {
-        hasher.write_usize(part.len());
-        hasher.write(part);
+        hash.part(part);
     }
-    let hash = hasher.finish().to_be_bytes();
-    let [h0, h1, h2, h3, l0, l1, l2, l3] = hash;
-    u32::from_be_bytes([h0 ^ l0, h1 ^ l1, h2 ^ l2, h3 ^ l3])
+    hash.finish()
+}
+
+/// The secret behind [`loop_hash`].
+#[derive(Clone, Debug)]
+pub struct LoopSecret(RandomState);
+
+impl LoopSecret {
+    /// From random numbers drawn once, at start.
+    pub fn new(secret: &[u64; 2]) -> Self {
+        let [a, b] = *secret;
+        // Four seeds from two: the constants only keep the halves apart.
+        Self(RandomState::with_seeds(a, b, a.rotate_left(32) ^ 0x6c6f_6f70, !b))
+    }
+
+    /// Begins a [`loop_hash`], of no part so far.
+    pub fn begin(&self) -> LoopHash {
+        LoopHash(self.0.build_hasher())
+    }
+}
+
+/// A [`loop_hash`] that is being made.
+#[derive(Clone, Debug)]
+pub struct LoopHash(AHasher);
+
+impl LoopHash {
+    /// Adds a part.
+    pub fn part(&mut self, part: &[u8]) {
+        self.0.write_usize(part.len());
+        self.0.write(part);
+    }
+
+    /// The hash.
+    pub fn finish(self) -> u32 {
+        let hash = self.0.finish();
+        (hash >> 32) as u32 ^ (hash & 0xffff_ffff) as u32
+    }
 }
 
 /// The secrets behind [`ServerKey`]: without them nobody can make two requests collide.
@@ -233,13 +261,22 @@ pub struct ServerKeyParts<'a> {
 }
 
 /// The key of a server transaction: a keyed hash, wide enough to stand for what was hashed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ServerKey(u128);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ServerKey {
+    high: u64,
+    low: u64,
+}
+
+impl Hash for ServerKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.low);
+    }
+}
 
 impl ServerKey {
     /// 64 bits of it: enough to find a place in a table, not to stand for the whole.
     pub fn short(self) -> u64 {
-        (self.0 & u128::from(u64::MAX)) as u64
+        self.low
     }
 
     /// The key of the transaction that this request belongs to (§17.2.3). An ACK has that of its
@@ -253,80 +290,67 @@ impl ServerKey {
         Self::with_method(secrets, parts, method)
     }
 
+    /// The same for a branch of RFC 3261, which needs less: the branch, the host and port of sent-by, and the method.
+    pub fn of_branch(secrets: &KeySecrets, branch: &[u8], host: &[u8], port: u16, method: &[u8]) -> Self {
+        let method: &[u8] = if method == b"ACK" { b"INVITE" } else { method };
+        Self::by_branch(secrets, branch, host, port, method)
+    }
+
+    fn by_branch(secrets: &KeySecrets, branch: &[u8], host: &[u8], port: u16, method: &[u8]) -> Self {
+        let mut hash = Hash128::new(secrets);
+        // The cookie is in all of them.
+        let branch = branch.get(MAGIC_COOKIE.len()..).unwrap_or_default();
+        hash.number(u64::from(port) << 16 | 1);
+        hash.caseless(branch);
+        hash.caseless(host);
+        hash.exact(method);
+        hash.finish()
+    }
+
     /// For a CANCEL: the key of the INVITE that it is to cancel (§9.2).
     pub fn of_cancelled_invite(secrets: &KeySecrets, cancel: &ServerKeyParts<'_>) -> Self {
         Self::with_method(secrets, cancel, b"INVITE")
     }
 
     fn with_method(secrets: &KeySecrets, parts: &ServerKeyParts<'_>, method: &[u8]) -> Self {
-        let mut hash = Hash128::new(secrets);
-        match parts.branch.filter(|b| is_rfc3261_branch(b)) {
-            Some(branch) => {
-                hash.number(1);
-                hash.caseless(branch);
-                hash.caseless(parts.sent_by_host);
-                hash.number(u64::from(parts.sent_by_port));
-                hash.exact(method);
-            }
-            None => {
-                hash.number(2);
-                hash.exact(method);
-                hash.exact(parts.request_uri);
-                if !matches!(method, b"INVITE" | b"CANCEL") {
-                    hash.optional(parts.to_tag);
-                }
-                hash.optional(parts.from_tag);
-                hash.exact(parts.call_id);
-                hash.number(u64::from(parts.cseq));
-                hash.exact(parts.top_via);
-            }
+        if let Some(branch) = parts.branch.filter(|b| is_rfc3261_branch(b)) {
+            return Self::by_branch(secrets, branch, parts.sent_by_host, parts.sent_by_port, method);
         }
+        let mut hash = Hash128::new(secrets);
+        hash.number(2);
+        hash.exact(method);
+        hash.exact(parts.request_uri);
+        if !matches!(method, b"INVITE" | b"CANCEL") {
+            hash.optional(parts.to_tag);
+        }
+        hash.optional(parts.from_tag);
+        hash.exact(parts.call_id);
+        hash.number(u64::from(parts.cseq));
+        hash.exact(parts.top_via);
         hash.finish()
     }
 }
 
-/// Two hashers fed with the same octets, many at a time. Every part goes in behind its length, so
-/// that no two lists of parts look alike.
+/// Two hashers fed with the same. Every part goes in behind its length, so that no two lists of parts look alike.
 struct Hash128 {
     high: AHasher,
     low: AHasher,
-    /// What the hashers have not got yet.
-    held: [u8; 256],
-    len: usize,
 }
 
 impl Hash128 {
     fn new(secrets: &KeySecrets) -> Self {
-        Self { high: secrets.high.build_hasher(), low: secrets.low.build_hasher(), held: [0; 256], len: 0 }
-    }
-
-    /// Holds a piece, which is not longer than what can be held; returns where it lies.
-    fn hold(&mut self, piece: &[u8]) -> Option<&mut [u8]> {
-        if self.len + piece.len() > self.held.len() {
-            self.flush();
-        }
-        let place = self.held.get_mut(self.len..self.len + piece.len())?;
-        place.copy_from_slice(piece);
-        self.len += piece.len();
-        Some(place)
-    }
-
-    fn flush(&mut self) {
-        let held = self.held.get(..self.len).unwrap_or_default();
-        self.high.write(held);
-        self.low.write(held);
-        self.len = 0;
+        Self { high: secrets.high.build_hasher(), low: secrets.low.build_hasher() }
     }
 
     fn number(&mut self, n: u64) {
-        self.hold(&n.to_le_bytes());
+        self.high.write_u64(n);
+        self.low.write_u64(n);
     }
 
     fn exact(&mut self, part: &[u8]) {
         self.number(u64::try_from(part.len()).unwrap_or(u64::MAX));
-        for piece in part.chunks(256) {
-            self.hold(piece);
-        }
+        self.high.write(part);
+        self.low.write(part);
     }
 
     fn optional(&mut self, part: Option<&[u8]>) {
@@ -334,19 +358,65 @@ impl Hash128 {
         self.exact(part.unwrap_or_default());
     }
 
-    /// In lower case.
+    /// In lower case, sixteen octets at a time.
     fn caseless(&mut self, part: &[u8]) {
         self.number(u64::try_from(part.len()).unwrap_or(u64::MAX));
-        for piece in part.chunks(256) {
-            if let Some(held) = self.hold(piece) {
-                held.make_ascii_lowercase();
+        let (whole, rest) = part.as_chunks::<16>();
+        for octets in whole {
+            self.block(*octets);
+        }
+        if rest.is_empty() {
+            return;
+        }
+        // The last sixteen, some of them once more; the length says which.
+        let last = part.last_chunk::<16>().copied().unwrap_or_else(|| {
+            let mut octets = [0; 16];
+            if let Some(place) = octets.get_mut(..rest.len()) {
+                place.copy_from_slice(rest);
             }
+            octets
+        });
+        self.block(last);
+    }
+
+    fn block(&mut self, octets: [u8; 16]) {
+        let n = u128::from_le_bytes(octets);
+        let [high, low] = [n >> 64, n & u128::from(u64::MAX)].map(|half| lower(half as u64));
+        let n = u128::from(high) << 64 | u128::from(low);
+        self.high.write_u128(n);
+        self.low.write_u128(n);
+    }
+
+    fn finish(self) -> ServerKey {
+        ServerKey { high: self.high.finish(), low: self.low.finish() }
+    }
+}
+
+/// For tables whose keys are keyed hashes: of these nobody can make many that meet, as they are.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Hashed(u64);
+
+impl BuildHasher for Hashed {
+    type Hasher = Self;
+
+    fn build_hasher(&self) -> Self {
+        Self(0)
+    }
+}
+
+impl Hasher for Hashed {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for octet in bytes {
+            self.0 = self.0.rotate_left(8) ^ u64::from(*octet);
         }
     }
 
-    fn finish(mut self) -> ServerKey {
-        self.flush();
-        ServerKey(u128::from(self.high.finish()) << 64 | u128::from(self.low.finish()))
+    fn write_u64(&mut self, n: u64) {
+        self.0 ^= n;
     }
 }
 
@@ -367,10 +437,18 @@ mod tests {
                 assert_eq!(eight_digits(text), want, "{octet} at {at}");
             }
         }
-        for len in 1..=16 {
-            let text = &"0123456789abcdefABCDEF"[22 - len..];
-            assert_eq!(hex_value(text.as_bytes()), u64::from_str_radix(text, 16).ok(), "{text}");
+        assert_eq!((four_digits(*b"0aFf"), four_digits(*b"0a+f")), (Some(0xaff), None));
+    }
+
+    #[test]
+    fn capital_letters_are_made_small_and_nothing_else_is_changed() {
+        for octet in 0..=255u8 {
+            for at in 0..8 {
+                let mut text = *b"aZ9[@z\xffA";
+                text[at] = octet;
+                let want = text.map(|octet| octet.to_ascii_lowercase());
+                assert_eq!(lower(u64::from_le_bytes(text)).to_le_bytes(), want, "{octet} at {at}");
+            }
         }
-        assert_eq!(hex_value(b"00000000g"), None);
     }
 }

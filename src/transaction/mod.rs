@@ -23,10 +23,10 @@ mod client_non_invite;
 mod server_invite;
 mod server_non_invite;
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use smallvec::SmallVec;
 
 pub use client_invite::ClientInvite;
 pub use client_non_invite::ClientNonInvite;
@@ -70,7 +70,7 @@ pub enum Delivery {
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
     /// In the order they are to be done. No step of any machine pushes more than four.
-    pub actions: SmallVec<[Action; 4]>,
+    pub actions: VecDeque<Action>,
 }
 
 impl Effects {
@@ -81,23 +81,23 @@ impl Effects {
 
     /// The next thing to be done. One at a time, so that what follows from it may be pushed meanwhile.
     pub fn take(&mut self) -> Option<Action> {
-        (!self.actions.is_empty()).then(|| self.actions.remove(0))
+        self.actions.pop_front()
     }
 
     fn send(&mut self, bytes: Bytes) {
-        self.actions.push(Action::Send(bytes));
+        self.actions.push_back(Action::Send(bytes));
     }
 
     fn arm(&mut self, timer: Timer, after: timers::Micros) {
-        self.actions.push(Action::Arm(timer, after.duration()));
+        self.actions.push_back(Action::Arm(timer, after.duration()));
     }
 
     fn deliver(&mut self, what: Delivery) {
-        self.actions.push(Action::Deliver(what));
+        self.actions.push_back(Action::Deliver(what));
     }
 
     fn done(&mut self) {
-        self.actions.push(Action::Done);
+        self.actions.push_back(Action::Done);
     }
 }
 

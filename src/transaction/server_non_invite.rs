@@ -85,7 +85,7 @@ impl ServerNonInvite {
     /// A timer fired: Trying or J. Others, and those of an earlier state, are ignored.
     pub fn on_timer(&mut self, timer: Timer, fx: &mut Effects) {
         match (&self.0, timer) {
-            (Inner::Trying, Timer::Trying) => fx.actions.push(Action::MakeTrying),
+            (Inner::Trying, Timer::Trying) => fx.actions.push_back(Action::MakeTrying),
             (Inner::Completed { .. }, Timer::J) => self.end(fx),
             _ => {}
         }

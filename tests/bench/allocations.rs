@@ -62,7 +62,7 @@ fn indexing_an_invite_allocates_nothing() {
 /// size already: the median over a thousand calls of each message's allocations.
 #[test]
 fn no_message_of_a_call_allocates_more_than_its_bound() {
-    const BOUNDS: [u64; 6] = [11, 2, 1, 3, 6, 2];
+    const BOUNDS: [u64; 6] = [8, 2, 1, 2, 5, 2];
     let mut rig = Rig::new();
     let mut seen: [Vec<u64>; 6] = Default::default();
     for call in 0..2000 {

@@ -19,7 +19,7 @@ use rig::Rig;
 
 // As in the program.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: sbe::runtime::Allocator = sbe::runtime::Allocator;
 
 /// More than are kept by default.
 const WARM: u64 = 12_000;

@@ -26,7 +26,7 @@ use rig::{Rig, key, located, policy, policy_with};
 
 /// The product's own.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: sbe::runtime::Allocator = sbe::runtime::Allocator;
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();

@@ -26,7 +26,7 @@ use sbe::runtime::node::Node;
 
 // As in the program.
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: sbe::runtime::Allocator = sbe::runtime::Allocator;
 
 /// Calls under way at a time.
 const WINDOW: usize = 24;

@@ -33,7 +33,7 @@ fn a_number_goes_to_a_peer_as_that_peer_writes_it() {
         assert_eq!(outs[1].msg.uri(), want, "{uri}");
         let records = rig.shard.records(b"n1");
         let record = records.first().unwrap();
-        assert_eq!(&record.uri[..], uri.as_bytes(), "what was received");
+        assert_eq!(record.uri(), uri.as_bytes(), "what was received");
         let sent = record.legs[0].uri.as_deref().unwrap_or(uri.as_bytes());
         assert_eq!(sent, outs[1].msg.uri().as_bytes(), "what was sent");
     }

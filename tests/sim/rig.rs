@@ -76,7 +76,7 @@ pub struct Rig {
     pub policy: Arc<Policy>,
     pub events: Vec<Event>,
     /// Questions left unanswered while `hold` is set.
-    pub held: Vec<(Ticket, Arc<sbe::location::LocateKey>)>,
+    pub held: Vec<(Ticket, sbe::location::LocateKey)>,
     pub hold: bool,
     pub ledger: Arc<Ledger>,
     /// Datagrams for who takes over.
@@ -229,7 +229,7 @@ impl Rig {
                     listener: send.hop.listener.0,
                     token: send.token,
                     conn: send.hop.conn,
-                    tls: send.hop.tls.clone(),
+                    tls: send.hop.tls.as_deref().cloned(),
                     msg: Msg::parse(&send.bytes).expect("the element writes messages"),
                 }),
                 Output::Locate { ticket, key } if self.hold => self.held.push((ticket, key)),

@@ -244,7 +244,7 @@ pub fn target(uri: &str) -> Result<LocateKey, TargetError> {
             _ => panic!("{p}"),
         }
     }
-    target_of(&TargetUri { sips: scheme == "sips", host: host(name), port, transport, maddr }, Realm::Peering)
+    target_of(TargetUri { sips: scheme == "sips", host: host(name), port, transport, maddr }, Realm::Peering)
 }
 
 pub fn health() -> Health {

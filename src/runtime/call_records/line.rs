@@ -66,9 +66,9 @@ pub(super) fn begun(record: &Record, policy: &Policy, clock: Clock) -> Begun {
     let answered = record.ended.unwrap_or(record.started);
     let line = Line {
         v: VERSION,
-        call_id: shown(&record.call_id),
-        caller: shown(&record.caller),
-        uri: shown(&record.uri),
+        call_id: shown(record.call_id()),
+        caller: shown(record.caller()),
+        uri: shown(record.uri()),
         from: party(policy, record.from),
         identified_by: identified(policy, record),
         remote: record.remote,

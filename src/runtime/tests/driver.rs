@@ -24,7 +24,7 @@ fn key(cached: bool) -> Output {
         sips: false,
         realm: Realm::Both,
     };
-    Output::Locate { ticket: Ticket(u64::from(cached)), key: Arc::new(key) }
+    Output::Locate { ticket: Ticket(u64::from(cached)), key }
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn of_two_connections_opened_at_the_same_time_both_ends_use_the_same_one() {
     // first is open, and then.
     let used = |me: SocketAddr, other: SocketAddr| {
         let pool = Pool::new(100, 1_000);
-        let hop = Hop { tls: Some(expectation("other")), ..hop(Transport::Tls, 0, other) };
+        let hop = Hop { tls: Some(Arc::new(expectation("other"))), ..hop(Transport::Tls, 0, other) };
         let tls = |direction, remote, wanted| NewConn {
             transport: Transport::Tls,
             direction,

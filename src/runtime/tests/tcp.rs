@@ -352,25 +352,66 @@ fn a_message_that_dribbles_in_too_slowly_closes_the_connection() {
     assert_eq!(world.handle.counters().dropped(DropReason::MessageTimeout), 1);
 }
 
-#[test]
-fn a_slow_reader_is_cut_off_at_the_limit_of_its_queue() {
-    let mut plan = plan(TCP);
-    plan.config.limits.write_queue = 100_000;
-    let world = plan.start(silent);
-    let (listener, to) = peer();
-    let large = vec![b'x'; 50_000];
+/// Sends large messages until one is refused; their number.
+fn fill(world: &World, to: &Hop) -> u64 {
     // The kernel's buffers take some; the queue what is left; then it is over.
+    let large = vec![b'x'; 50_000];
     let mut n = 0;
-    let full =
-        |world: &World| world.record.count(|s| matches!(s, Seen::Failed(_, SendFailure::QueueFull))) > 0;
-    let stream = accept_after(&world, &listener, &to);
-    while !full(&world) {
+    while world.record.count(|s| matches!(s, Seen::Failed(_, SendFailure::QueueFull))) == 0 {
         n += 1;
         assert!(n < 10_000, "never full");
         world.send(to.clone(), &large, Some(token(n)), true);
     }
-    // One more may have been sent before the failure was seen, and has a connection of its own then.
-    world.until("the connection is cut", |h| h.counters().dropped(DropReason::SlowReader) == 1);
+    n
+}
+
+#[test]
+fn a_reader_that_pauses_gets_what_was_queued_and_what_comes_later() {
+    let mut plan = plan(TCP);
+    plan.config.limits.write_queue = 100_000;
+    let world = plan.start(silent);
+    let (listener, to) = peer();
+    let mut stream = accept_after(&world, &listener, &to);
+    expect(&mut stream, &request(0, "first"));
+    let sent = fill(&world, &to);
+    let last = request(1, "later");
+    let end = last.clone();
+    let reader = std::thread::spawn(move || {
+        let (mut octets, mut tail, mut some) = (0, Vec::new(), vec![0; 1 << 20]);
+        while !tail.ends_with(&end) {
+            let n = stream.read(&mut some).unwrap();
+            assert!(n > 0, "cut off");
+            octets += n;
+            tail.extend_from_slice(&some[..n]);
+            tail.drain(..tail.len().saturating_sub(end.len()));
+        }
+        octets - end.len()
+    });
+    // The reader is back: nothing but what was refused is missing, and the connection serves on.
+    let refused = |h: &Handle<Scripted>| h.counters().dropped(DropReason::WriteQueue);
+    let written = |h: &Handle<Scripted>| h.counters().stream_messages_out.load(Ordering::Relaxed);
+    world.until("all are written or refused", |h| written(h) + refused(h) == sent + 1);
+    world.send(to, &last, Some(token(2_000_000)), true);
+    let (octets, refused) = (reader.join().unwrap(), refused(&world.handle));
+    assert!(refused > 0);
+    assert_eq!(octets as u64, (sent - refused) * 50_000);
+    assert_eq!(world.handle.counters().dropped(DropReason::SlowReader), 0);
+}
+
+#[test]
+fn a_reader_that_takes_nothing_is_cut_off_when_its_queue_is_full() {
+    let mut plan = plan(TCP);
+    plan.config.limits.write_queue = 100_000;
+    let world = plan.start(silent);
+    let (listener, to) = peer();
+    let stream = accept_after(&world, &listener, &to);
+    let mut n = fill(&world, &to);
+    // The kernel may have taken a little more meanwhile; what comes next finds the queue full again.
+    world.until("the connection is cut", |h| {
+        n += 1;
+        world.send(to.clone(), &[b'x'; 50_000], Some(token(n)), true);
+        h.counters().dropped(DropReason::SlowReader) == 1
+    });
     let conn = world.record.sent(token(1));
     world.record.closed(conn);
     drop(stream);

@@ -108,7 +108,7 @@ impl Server {
     }
 
     fn hop(&self, wanted: TlsExpectation) -> Hop {
-        Hop { tls: Some(wanted), ..hop(Transport::Tls, 0, self.listener.local_addr().unwrap()) }
+        Hop { tls: Some(Arc::new(wanted)), ..hop(Transport::Tls, 0, self.listener.local_addr().unwrap()) }
     }
 
     /// Takes the next connection through its handshake; `None`: it fails.
@@ -232,7 +232,7 @@ fn a_connection_that_a_peer_opened_serves_requests_only_to_its_very_address_and_
     stream.write_all(&request(0, "hello")).unwrap();
     let origin = node.world.record.message("hello").1;
     assert_eq!(origin.remote, from);
-    let to = |name: &str| Hop { tls: Some(wanted(name, None)), ..hop(Transport::Tls, 0, from) };
+    let to = |name: &str| Hop { tls: Some(Arc::new(wanted(name, None))), ..hop(Transport::Tls, 0, from) };
     node.world.send(to("a.example.test"), &request(0, "right"), Some(token(1)), true);
     expect(&mut stream, &request(0, "right"));
     assert_eq!(Some(node.world.record.sent(token(1))), origin.conn);
@@ -254,7 +254,7 @@ fn a_connection_is_used_the_other_way_if_its_opener_offers_it_and_has_proved_who
     let server = Server::new(&node.ca.named(&["DNS:a.example.test"]));
     let listens = server.listener.local_addr().unwrap();
     drop(server);
-    let to = |name: &str| Hop { tls: Some(wanted(name, None)), ..hop(Transport::Tls, 0, listens) };
+    let to = |name: &str| Hop { tls: Some(Arc::new(wanted(name, None))), ..hop(Transport::Tls, 0, listens) };
     let refused = |n: u64, name: &str| {
         node.world.send(to(name), &request(0, "refused"), Some(token(n)), true);
         assert_eq!(node.world.record.failure(token(n)), SendFailure::ConnectRefused, "{n}");

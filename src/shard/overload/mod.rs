@@ -82,7 +82,8 @@ pub struct State {
 /// What arrived in the current step.
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
-    since: Option<Instant>,
+    /// When it ends.
+    until: Option<Instant>,
     /// Seconds, summed over messages.
     waited: f64,
     messages: f64,
@@ -148,14 +149,14 @@ impl Governor {
             return None;
         }
         let weight = f64::from(messages.max(1));
-        let since = *self.window.since.get_or_insert(now);
+        let until = *self.window.until.get_or_insert_with(|| now + STEP);
         self.window.waited += waited.as_secs_f64() * weight;
         self.window.messages += weight;
-        if now.saturating_duration_since(since) < STEP {
+        if now < until {
             return None;
         }
         let delay = self.window.waited / self.window.messages;
-        self.window = Window { since: Some(now), ..Window::default() };
+        self.window = Window { until: Some(now + STEP), ..Window::default() };
         self.step(now, delay)
     }
 

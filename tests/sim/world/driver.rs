@@ -49,7 +49,7 @@ impl World {
                         Some(result) => {
                             self.shards[shard].handle_input(now, Input::Located { ticket, result })
                         }
-                        None => self.steps.push_back(Step::Locate(shard, ticket, key)),
+                        None => self.steps.push_back(Step::Locate(shard, ticket, Arc::new(key))),
                     }
                 }
                 Output::Event(Event::Health(instance, seen)) => {
