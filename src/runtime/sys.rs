@@ -5,7 +5,6 @@
 //! value and outlives the call; nothing is kept by the kernel after a call returns.
 #![allow(unsafe_code)]
 
-use std::alloc::{GlobalAlloc, Layout};
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -14,11 +13,11 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use libmimalloc_sys::{
-    mi_free, mi_malloc, mi_malloc_aligned, mi_realloc, mi_realloc_aligned, mi_zalloc, mi_zalloc_aligned,
-};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
+
+mod allocator;
+pub use allocator::Allocator;
 
 /// Datagrams received or sent by one system call.
 pub(super) const BATCH: usize = 32;
@@ -33,42 +32,6 @@ const CONTROL: usize = 128;
 
 /// No datagram waits longer than this: the clock has been set.
 const LONGEST_WAIT: Duration = Duration::from_secs(30);
-
-/// The allocator of the program: mimalloc, asked for what all but a few pieces of memory are, without the checks that
-/// an alignment of its own takes.
-#[derive(Clone, Copy, Debug)]
-pub struct Allocator;
-
-/// Every block that mimalloc gives out is aligned to this, whatever its size.
-const ALIGNED: usize = 8;
-
-// SAFETY: as asked for by `GlobalAlloc`, each block comes from mimalloc, large and aligned enough, or not at all; all of its
-// blocks are given back by the same function.
-unsafe impl GlobalAlloc for Allocator {
-    #[inline]
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let (size, align) = (layout.size(), layout.align());
-        unsafe { if align <= ALIGNED { mi_malloc(size) } else { mi_malloc_aligned(size, align) } }.cast()
-    }
-
-    #[inline]
-    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        let (size, align) = (layout.size(), layout.align());
-        unsafe { if align <= ALIGNED { mi_zalloc(size) } else { mi_zalloc_aligned(size, align) } }.cast()
-    }
-
-    #[inline]
-    unsafe fn dealloc(&self, at: *mut u8, _: Layout) {
-        unsafe { mi_free(at.cast()) }
-    }
-
-    #[inline]
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let (at, align) = (at.cast(), layout.align());
-        unsafe { if align <= ALIGNED { mi_realloc(at, size) } else { mi_realloc_aligned(at, size, align) } }
-            .cast()
-    }
-}
 
 /// Control message room, aligned as `cmsghdr` wants it.
 #[repr(C, align(8))]

@@ -9,6 +9,7 @@ use crate::flow::{ConnId, Hop, PeerId, SendFailure};
 use crate::location::{Instance, Observation};
 use crate::proxy::{Cancel, Client, Context, Kind, Stage};
 use crate::transaction::{Branch, Delivery};
+use crate::wire::Message;
 
 use super::candidates::keep_best;
 use super::{Core, Event, Handle, Output, SendToken, Shard};
@@ -245,12 +246,10 @@ impl Core {
         instance: Instance,
         reason: &'static str,
     ) {
+        // What has its answer goes nowhere else.
+        let Some(live) = context.live.as_ref() else { return };
         *self.stats.failovers.entry((peer, reason)).or_default() += 1;
-        let call_id = context
-            .live
-            .as_ref()
-            .and_then(|l| l.record.as_ref())
-            .map_or_else(Bytes::new, |r| Bytes::copy_from_slice(r.call_id()));
+        let call_id = Bytes::copy_from_slice(Message::new(&live.request, &live.index).call_id());
         self.outputs.push_back(Output::Event(Event::FailedOver { call_id, peer, instance, reason }));
     }
 }

@@ -209,36 +209,25 @@ impl<K: Copy> Lanes<K> {
         let after = nanos(after).min(FAR);
         let deadline = now.saturating_add(after).min(NONE - 1);
         self.len += 1;
-        let lane = self.durations.iter().position(|&d| d == after);
-        if let Some(queue) = lane.and_then(|lane| self.queues.get_mut(lane))
-            && queue.len() < queue.capacity()
-            && let Some(&(last, _)) = queue.back()
-        {
-            // The lane's front is not later, so the earliest of all stays what it is.
-            queue.push_back((last.max(deadline), key));
-            return;
-        }
-        self.arm_anywhere(lane, after, deadline, key);
-    }
-
-    /// Arms a timer where there may be no lane for it yet, nothing in it, or no room.
-    #[inline(never)]
-    fn arm_anywhere(&mut self, lane: Option<usize>, after: u64, deadline: u64, key: K) {
-        let lane = lane.or_else(|| self.open_lane(after));
-        if let Some((lane, queue)) = lane.and_then(|lane| Some((lane, self.queues.get_mut(lane)?))) {
-            if let Some(&(last, _)) = queue.back() {
-                queue.push_back((last.max(deadline), key));
-                return;
+        let lane = self.lane_for(after);
+        match lane.and_then(|lane| Some((lane, self.queues.get_mut(lane)?))) {
+            Some((lane, queue)) => {
+                if let Some(&(last, _)) = queue.back() {
+                    // The lane's front is not later, so the earliest of all stays what it is.
+                    queue.push_back((last.max(deadline), key));
+                    return;
+                }
+                queue.push_back((deadline, key));
+                if let Some(front) = self.fronts.get_mut(lane) {
+                    *front = deadline;
+                }
+                self.note(deadline, Some(lane));
             }
-            queue.push_back((deadline, key));
-            if let Some(front) = self.fronts.get_mut(lane) {
-                *front = deadline;
+            None => {
+                self.sequence += 1;
+                self.odd.push(Reverse(Odd { deadline, sequence: self.sequence, key }));
+                self.note(deadline, None);
             }
-            self.note(deadline, Some(lane));
-        } else {
-            self.sequence += 1;
-            self.odd.push(Reverse(Odd { deadline, sequence: self.sequence, key }));
-            self.note(deadline, None);
         }
     }
 
@@ -313,8 +302,11 @@ impl<K: Copy> Lanes<K> {
         self.queues.iter().map(VecDeque::capacity).sum::<usize>() + self.odd.capacity()
     }
 
-    /// Opens a lane for a duration that has none, and was seen not long ago.
-    fn open_lane(&mut self, after: u64) -> Option<usize> {
+    /// The lane of this duration; opens one for a duration that was seen not long ago.
+    fn lane_for(&mut self, after: u64) -> Option<usize> {
+        if let Some(lane) = self.durations.iter().position(|&d| d == after) {
+            return Some(lane);
+        }
         if !self.candidates.contains(&after) {
             if let Some(candidate) = self.candidates.get_mut(self.next_candidate) {
                 *candidate = after;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sbe::flow::{ConnId, SendFailure, Transport};
 use sbe::location::{Instance, Observation, Standing};
-use sbe::shard::Input;
+use sbe::shard::{Event, Input};
 
 use crate::basics::{begun, contact, invite};
 use crate::msg::{Request, reply};
@@ -30,6 +30,22 @@ fn a_503_is_acknowledged_and_the_next_instance_gets_the_call_on_a_new_branch() {
     let up = rig.udp(I2, &reply(&outs[1].msg, 200, "t2", &contact(), b""));
     assert_eq!(lines(&up), ["200 10.0.1.1:5060"]);
     rig.expect_empty();
+}
+
+#[test]
+fn the_log_names_the_call_that_moves_on_when_no_records_are_kept() {
+    let mut rig = Rig::with("\n[limits]\nrecords = 0\n");
+    let first = begun(&mut rig);
+    rig.udp(I1, &reply(&first.msg, 503, "t1", &[], b""));
+    let named: Vec<_> = rig
+        .events
+        .iter()
+        .filter_map(|event| match event {
+            Event::FailedOver { call_id, .. } => Some(call_id.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(named, ["call-1"]);
 }
 
 #[test]

@@ -62,3 +62,35 @@ fn only_errors_that_a_transaction_should_heed_mean_unreachable() {
     assert!(!means_unreachable(libc::SO_EE_ORIGIN_ICMP, 11, 0), "time exceeded");
     assert!(!means_unreachable(libc::SO_EE_ORIGIN_LOCAL, 0, 0));
 }
+
+#[test]
+fn a_batch_that_is_used_again_tells_of_each_datagram_anew() {
+    use std::net::UdpSocket;
+    let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    receive_local_address(socket.as_fd(), false).expect("an option");
+    let to = socket.local_addr().expect("bound");
+    let senders = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a port"));
+    let mut room = RecvBatch::new();
+    for (round, n) in [1, 4, 9, 1, 0, 2, 40, 3, 1, 1, 30, 5].into_iter().enumerate() {
+        for with_local in [false, true, true, false] {
+            let sent: Vec<_> =
+                (0..n).map(|i| (&senders[(round + i) % 2], vec![i as u8; 1 + i * round])).collect();
+            for (sender, octets) in &sent {
+                sender.send_to(octets, to).expect("sent");
+            }
+            let mut received = 0;
+            while let Ok(some) = room.receive(socket.as_fd(), with_local) {
+                for i in 0..some {
+                    let datagram = room.get(i).expect("received");
+                    let (sender, octets) = &sent[received];
+                    assert_eq!(datagram.remote, sender.local_addr().expect("bound"));
+                    assert_eq!((datagram.bytes, datagram.truncated), (&octets[..], false));
+                    assert_eq!(datagram.local, with_local.then_some(to.ip()));
+                    received += 1;
+                }
+                assert!(room.get(some).is_none());
+            }
+            assert_eq!(received, n, "round {round}");
+        }
+    }
+}

@@ -115,6 +115,16 @@ fn a_steady_load_stays_in_its_memory() {
     assert!(most <= 8192, "{most}");
 }
 
+#[test]
+fn a_timer_of_no_length_is_due_at_once() {
+    let now = Instant::now();
+    let mut lanes = Lanes::new();
+    lanes.arm(now, Duration::ZERO, 7);
+    assert_eq!(lanes.poll_timeout(), Some(now));
+    assert_eq!(lanes.pop_expired(now), Some(7));
+    assert!(lanes.is_empty());
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Arm { after: u32 },

@@ -58,7 +58,11 @@ impl World {
                     self.check.health.observe(now, instance, seen);
                     self.steps.push_back(Step::Health(shard, instance, seen));
                 }
-                Output::Event(Event::FailedOver { .. }) => self.check.counts.failovers += 1,
+                Output::Event(Event::FailedOver { call_id, .. }) => {
+                    // With decision records or without: the log names the call.
+                    assert!(!call_id.is_empty());
+                    self.check.counts.failovers += 1;
+                }
                 Output::Event(_) => {}
                 Output::Pass(_) => unreachable!("nobody takes over"),
             }
