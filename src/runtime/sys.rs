@@ -8,16 +8,18 @@
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 mod allocator;
+mod process;
 pub use allocator::Allocator;
+pub use process::no_huge_pages;
+pub(super) use process::{activated, raise_descriptor_limit, sleep_precisely, thread_time};
 
 /// Datagrams received or sent by one system call.
 pub(super) const BATCH: usize = 32;
@@ -38,60 +40,11 @@ const LONGEST_WAIT: Duration = Duration::from_secs(30);
 #[derive(Clone, Copy)]
 struct Control([u8; CONTROL]);
 
-/// Raises the limit of open descriptors as far as the system lets us, and returns it; `None` if it does not tell.
-pub(super) fn raise_descriptor_limit() -> Option<usize> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the structure is ours and outlives the call.
-    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } != 0 {
-        return None;
-    }
-    let before = limit.rlim_cur;
-    limit.rlim_cur = limit.rlim_max;
-    // SAFETY: as above; the kernel only reads it.
-    if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) } != 0 {
-        limit.rlim_cur = before;
-    }
-    usize::try_from(limit.rlim_cur).ok()
-}
-
-/// Sockets that the service manager has opened for this process (`LISTEN_FDS`). To be called once, before anything else
-/// opens descriptors.
-pub(super) fn activated() -> Vec<OwnedFd> {
-    static TAKEN: AtomicBool = AtomicBool::new(false);
-    if TAKEN.swap(true, Ordering::SeqCst) {
-        return Vec::new();
-    }
-    let Ok(fds) = sd_notify::listen_fds() else { return Vec::new() };
-    // SAFETY: the service manager says that these descriptors are open and this process's own (LISTEN_PID), nothing else
-    // knows of them, and they are taken only once.
-    fds.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect()
-}
-
 /// Watches a descriptor in the current event loop.
 pub(super) fn watch(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: an OwnedFd is open until dropped and always names the same descriptor, and the
     // AsyncFd owns it for as long as it is registered.
     unsafe { AsyncFd::register_with_interest(fd, interest) }.map_err(io::Error::from)
-}
-
-/// Has the calling thread's sleeps end when they should, not up to 50 µs later. Best effort.
-pub(super) fn sleep_precisely() {
-    // SAFETY: it takes a number of nanoseconds and no pointer.
-    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong, 0, 0, 0) };
-}
-
-/// Keeps the process to pages of the usual size. Huge ones save faults, but the kernel fills the gaps of what was given
-/// back: an idle node grew again by tens of megabytes. Best effort.
-pub fn no_huge_pages() {
-    let (on, unused) = (1 as libc::c_ulong, 0 as libc::c_ulong);
-    // SAFETY: it takes numbers and no pointer.
-    unsafe { libc::prctl(libc::PR_SET_THP_DISABLE, on, unused, unused, unused) };
-}
-
-/// Time that the calling thread has spent on a core.
-pub(super) fn thread_time() -> Duration {
-    let time = clock(libc::CLOCK_THREAD_CPUTIME_ID).and_then(|time| u64::try_from(time).ok());
-    Duration::from_nanos(time.unwrap_or(0))
 }
 
 /// One of the system's clocks, in nanoseconds.
