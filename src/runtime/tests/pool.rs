@@ -72,3 +72,17 @@ fn of_two_connections_opened_at_the_same_time_both_ends_use_the_same_one() {
     assert_eq!(used(ends[0], ends[1]), (Direction::In, Direction::Out));
     assert_eq!(used(ends[1], ends[0]), (Direction::In, Direction::In));
 }
+
+#[test]
+fn what_begins_a_call_leaves_a_quarter_of_the_queue_to_what_ends_calls() {
+    let pool = Pool::new(100, 1_000);
+    let conn = pool.admit(from("192.0.2.1:5060", Direction::In), Instant::now()).unwrap();
+    let message = |start: &str| Bytes::from(format!("{start:.<300}"));
+    assert_eq!(conn.push(message("INVITE sip:a"), None, true), Ok(()));
+    assert_eq!(conn.push(message("INVITE sip:b"), None, true), Ok(()));
+    assert_eq!(conn.push(message("INVITE sip:c"), None, true), Err(SendFailure::QueueFull));
+    assert_eq!(conn.push(message("BYE sip:d"), None, true), Ok(()));
+    assert_eq!(conn.push(message("SIP/2.0 200"), None, false), Err(SendFailure::QueueFull));
+    conn.written(900);
+    assert_eq!(conn.push(message("INVITE sip:e"), None, true), Ok(()));
+}
