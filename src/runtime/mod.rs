@@ -36,6 +36,7 @@ mod quoted;
 mod random;
 mod records;
 mod rest;
+mod runs;
 pub mod secret;
 mod stream;
 mod sys;
