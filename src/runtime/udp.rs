@@ -12,6 +12,7 @@ use std::net::{SocketAddr, UdpSocket as StdSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -70,6 +71,7 @@ impl<E: Element> Worker<E> {
         for others in runs.map(|n| n.saturating_sub(1)) {
             let Some(first) = sent.next() else { return };
             if others > 0 {
+                Counters::add(&self.counters().datagram_runs, 1);
                 let tokens = sent.by_ref().take(others).filter_map(|d| d.token).collect();
                 let mut kept =
                     self.node.slots[self.index].runs.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +151,8 @@ impl UdpSocket {
             let result = if single {
                 sys::send_one(fd, first.to, &first.bytes).map(|()| 1)
             } else {
-                let part = if alone { 0 } else { socket.longest_part.get() };
+                let runs = !alone && worker.counters().segmentation.load(Ordering::Relaxed);
+                let part = if runs { socket.longest_part.get() } else { 0 };
                 batch.send(fd, part, queue.iter().map(|d| (d.to, &d.bytes[..])))
             };
             match result {
