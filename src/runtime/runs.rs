@@ -13,6 +13,8 @@ use smallvec::SmallVec;
 
 use crate::shard::io::SendToken;
 
+use super::quoted::quotes_branch;
+
 /// Runs remembered, of each worker. An error is back within a round trip; what is forgotten by then is retransmitted, and
 /// gets an error of its own.
 const KEPT: usize = 128;
@@ -43,8 +45,12 @@ impl Runs {
         self.0.push_back(Run { to, first, others });
     }
 
-    /// An error for a datagram that began like this: who else was in its run. Once only.
+    /// An error for a datagram that began like this: who else was in its run. Once only, and only if so much is quoted
+    /// that it must have been seen: errors are easily forged.
     pub(super) fn take(&mut self, to: SocketAddr, quoted: &[u8]) -> Option<Others> {
+        if self.0.is_empty() || !quotes_branch(quoted) {
+            return None;
+        }
         // A quotation may end early, or go on with the second datagram of the run.
         let begins = |run: &Run| run.first.starts_with(quoted) || quoted.starts_with(&run.first);
         let at = self.0.iter().position(|run| run.to == to && begins(run))?;
@@ -64,30 +70,46 @@ mod tests {
         tokens.iter().map(|t| SendToken(*t)).collect()
     }
 
+    fn datagram(name: &str) -> Bytes {
+        Bytes::from(format!("INVITE sip:{name} SIP/2.0\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK{name}\r\n\r\n"))
+    }
+
     #[test]
     fn an_error_finds_the_run_by_where_it_went_and_how_it_began_and_only_once() {
         let mut runs = Runs::default();
-        runs.remember(to(1), Bytes::from_static(b"INVITE a"), others(&[2, 3]));
-        runs.remember(to(2), Bytes::from_static(b"INVITE a"), others(&[4]));
-        runs.remember(to(1), Bytes::from_static(b"INVITE b"), others(&[5]));
-        assert_eq!(runs.take(to(3), b"INVITE a"), None);
-        assert_eq!(runs.take(to(1), b"INVITE c"), None);
-        assert_eq!(runs.take(to(2), b"INVITE aINVITE x"), Some(others(&[4])), "quoted beyond its end");
-        assert_eq!(runs.take(to(1), b"INVITE b"), Some(others(&[5])));
-        assert_eq!(runs.take(to(1), b"INVITE"), Some(others(&[2, 3])), "quoted in part");
-        assert_eq!(runs.take(to(1), b"INVITE a"), None);
+        let (a, b, c) = (datagram("a"), datagram("b"), datagram("c"));
+        runs.remember(to(1), a.clone(), others(&[2, 3]));
+        runs.remember(to(2), a.clone(), others(&[4]));
+        runs.remember(to(1), b.clone(), others(&[5]));
+        assert_eq!(runs.take(to(3), &a), None);
+        assert_eq!(runs.take(to(1), &c), None);
+        assert_eq!(runs.take(to(2), &[&a[..], &c[..]].concat()), Some(others(&[4])), "quoted beyond its end");
+        assert_eq!(runs.take(to(1), &b), Some(others(&[5])));
+        assert_eq!(runs.take(to(1), &a[..a.len() - 2]), Some(others(&[2, 3])), "quoted in part");
+        assert_eq!(runs.take(to(1), &a), None);
+    }
+
+    #[test]
+    fn an_error_that_quotes_what_anybody_can_guess_tells_nobody() {
+        let mut runs = Runs::default();
+        let a = datagram("a");
+        runs.remember(to(1), a.clone(), others(&[2]));
+        for end in 0..a.len() - 4 {
+            assert_eq!(runs.take(to(1), &a[..end]), None, "{end}");
+        }
+        assert_eq!(runs.take(to(1), &a), Some(others(&[2])));
     }
 
     #[test]
     fn only_so_many_are_remembered_the_newest_and_none_that_would_tell_nobody() {
         let mut runs = Runs::default();
-        runs.remember(to(9), Bytes::from_static(b"x"), Others::new());
-        assert_eq!(runs.take(to(9), b"x"), None);
+        runs.remember(to(9), datagram("x"), Others::new());
+        assert_eq!(runs.take(to(9), &datagram("x")), None);
         for n in 0..=KEPT {
-            runs.remember(to(1), Bytes::from(format!("INVITE {n:05}")), others(&[n as u64]));
+            runs.remember(to(1), datagram(&format!("{n:05}")), others(&[n as u64]));
         }
         assert_eq!(runs.0.len(), KEPT);
-        assert_eq!(runs.take(to(1), b"INVITE 00000"), None);
-        assert_eq!(runs.take(to(1), b"INVITE 00001"), Some(others(&[1])));
+        assert_eq!(runs.take(to(1), &datagram("00000")), None);
+        assert_eq!(runs.take(to(1), &datagram("00001")), Some(others(&[1])));
     }
 }
