@@ -124,10 +124,25 @@ impl UdpSocket {
     #[inline]
     pub(super) fn flush<E: Element>(socket: &Rc<Self>, kind: Kind, worker: &Rc<Worker<E>>) {
         let queue = socket.of(kind);
-        if socket.blocked.get() || queue.borrow().is_empty() {
+        if socket.blocked.get() {
             return;
         }
-        Self::flush_some(socket, queue, worker);
+        let mut datagrams = queue.borrow_mut();
+        let sent = match datagrams.front() {
+            None => return,
+            // One alone, as mostly while little is going on. What fails is tried again below.
+            Some(one) if datagrams.len() == 1 => {
+                sys::send_one(socket.fd.get_ref().as_fd(), one.to, &one.bytes).is_ok()
+            }
+            Some(_) => false,
+        };
+        if sent {
+            datagrams.clear();
+            Counters::add(&worker.counters().datagrams_out, 1);
+        } else {
+            drop(datagrams);
+            Self::flush_some(socket, queue, worker);
+        }
     }
 
     #[inline(never)]
