@@ -179,7 +179,11 @@ impl UdpSocket {
                 Ok(n) => {
                     sent += n;
                     tried = false;
-                    worker.sent_in_runs(batch.sent_runs(), queue.drain(..n));
+                    if batch.sent_runs().len() == n {
+                        drop(queue.drain(..n));
+                    } else {
+                        worker.sent_in_runs(batch.sent_runs(), queue.drain(..n));
+                    }
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => {

@@ -88,7 +88,7 @@ impl SendBatch {
     }
 
     /// How many datagrams each of the runs has that were sent last, in their order; 1 for one alone.
-    pub(in crate::runtime) fn sent_runs(&self) -> impl Iterator<Item = usize> + '_ {
+    pub(in crate::runtime) fn sent_runs(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
         self.runs.iter().take(self.sent).map(|n| usize::from(*n))
     }
 
