@@ -372,6 +372,9 @@ impl Shard {
                 self.core.health.set_policy(health_policy(&policy));
                 self.core.ring.set_cap(policy.config.limits.records.div_ceil(self.shards));
                 self.core.governor.set_rules(policy.config.overload);
+                if self.core.policy.dialog_secret != policy.dialog_secret {
+                    self.core.calls.forget_tokens();
+                }
                 self.core.policy = policy;
                 self.core.literals.clear();
             }

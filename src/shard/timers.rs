@@ -109,15 +109,14 @@ impl Core {
         if context.answered || context.kind != Kind::Invite {
             return;
         }
-        let Some(deadline) = context.live.as_ref().and_then(|l| l.timer_c) else { return };
+        let Some(live) = context.live.as_mut() else { return };
+        let Some(deadline) = live.timer_c else { return };
         if now < deadline {
             // A provisional has moved it since it was armed.
             return self.arm_context(now, handle, Timer::C, deadline.saturating_duration_since(now));
         }
-        if let Some(live) = context.live.as_mut() {
-            // A provisional that comes nevertheless arms it anew.
-            live.timer_c = None;
-        }
+        // A provisional that comes nevertheless arms it anew.
+        (live.timer_c, live.timer_c_armed) = (None, false);
         for at in 0..context.attempts.len() {
             let Some(attempt) = context.attempts.get_mut(at) else { continue };
             if attempt.stage != Stage::Live {
