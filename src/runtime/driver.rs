@@ -347,7 +347,7 @@ impl<E: Element> Worker<E> {
                 None => busy.push(shard),
             }
         }
-        for shard in busy {
+        for &shard in &busy {
             self.visit_owner(shard, &mut *self.node.slots[shard].lock(), now, waited, &mut owned);
         }
     }

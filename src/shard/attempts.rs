@@ -129,10 +129,10 @@ impl Core {
         let timers = policy.timers_to(to);
         let reliable = hop.transport.is_reliable();
         let client = match context.kind {
-            Kind::Invite => Client::Invite(ClientInvite::start(bytes, reliable, &timers, &mut self.fx)),
+            Kind::Invite => Client::Invite(ClientInvite::start(bytes, reliable, timers, &mut self.fx)),
             Kind::NonInvite => {
                 let left = timers.timeout().saturating_sub(now.saturating_duration_since(context.started));
-                Client::NonInvite(ClientNonInvite::start(bytes, reliable, &timers, left, &mut self.fx))
+                Client::NonInvite(ClientNonInvite::start(bytes, reliable, timers, left, &mut self.fx))
             }
             Kind::Ack | Kind::Cancel | Kind::Probe => {
                 // An ACK is sent and forgotten.
@@ -330,7 +330,7 @@ impl Core {
         let bytes: Bytes = build::cancel(Message::new(&request, &index), &[]).into();
         let timers = policy.timers_to(attempt.to);
         let reliable = attempt.hop.transport.is_reliable();
-        let machine = ClientNonInvite::start(bytes, reliable, &timers, timers.timeout(), &mut self.fx);
+        let machine = ClientNonInvite::start(bytes, reliable, timers, timers.timeout(), &mut self.fx);
         attempt.cancel = Cancel::Sent(Box::new(machine));
         self.apply_cancel(now, handle, context, at);
         let who = Who::Attempt(u8::try_from(at).unwrap_or(u8::MAX));

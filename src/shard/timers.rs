@@ -42,6 +42,9 @@ impl Core {
             Server::NonInvite(m) => m.on_timer(timer, &mut self.fx),
             Server::Gone => return,
         }
+        if self.fx.is_empty() {
+            return;
+        }
         self.count_resent();
         if self.apply_server(now, handle, context) == Some(Delivery::Timeout) {
             self.stats.drop("no_ack");
@@ -67,6 +70,10 @@ impl Core {
             Client::Invite(m) => m.on_timer(timer, &mut self.fx),
             Client::NonInvite(m) => m.on_timer(timer, &mut self.fx),
             Client::Gone => return,
+        }
+        // Most are pointless by the time that they fire.
+        if self.fx.is_empty() {
+            return;
         }
         self.count_resent();
         if self.apply_attempt(now, handle, context, at, None) == Some(Delivery::Timeout) {
