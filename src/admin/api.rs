@@ -7,7 +7,7 @@ use std::time::{Instant, SystemTime};
 use serde_json::{Value, json};
 
 use crate::config::{ConfigError, DomainPattern, Warning};
-use crate::flow::Host;
+use crate::flow::{Host, PeerId};
 use crate::location::Instance;
 use crate::peering::{InstanceLimits, Party, Used};
 use crate::proxy::{PeerEntry, Policy};
@@ -71,7 +71,7 @@ pub fn status(node: &Node) -> Value {
             "shed": stats.shed.values().sum::<u64>(),
         },
         "requests": stats.requests.iter().flatten().sum::<u64>(),
-        "attempts": stats.attempts.values().sum::<u64>(),
+        "attempts": stats.attempts.iter().map(|(_, n)| n).sum::<u64>(),
         "failovers": stats.failovers.values().sum::<u64>(),
         "peers": policy.peers.iter().flatten().count(),
         "instances": { "up": listed.iter().filter(|i| is_up(i)).count(), "all": listed.len() },
@@ -102,12 +102,13 @@ pub fn peers(node: &Node) -> Value {
     let of = |peer| -> (Vec<Value>, Value, Value) {
         let own = listed.iter().filter(|l| l.peer == peer);
         let instances = own.map(|l| instance(l, used(l), &fallen, &ramps, now)).collect();
-        let words = |counts: &ahash::AHashMap<(Option<crate::flow::PeerId>, &'static str), u64>| {
-            let mut words: Vec<_> = counts.iter().filter(|((p, _), _)| *p == peer).collect();
-            words.sort();
-            words.into_iter().map(|((_, word), n)| ((*word).to_owned(), Value::from(*n))).collect::<Value>()
+        let words = |counts: &mut dyn Iterator<Item = ((Option<PeerId>, &'static str), u64)>| {
+            let mut words: Vec<_> = counts.filter(|((p, _), _)| *p == peer).collect();
+            words.sort_unstable();
+            words.into_iter().map(|((_, word), n)| (word.to_owned(), Value::from(n))).collect::<Value>()
         };
-        (instances, words(&stats.attempts), words(&stats.failovers))
+        let failovers = &mut stats.failovers.iter().map(|(k, n)| (*k, *n));
+        (instances, words(&mut stats.attempts.iter()), words(failovers))
     };
     let all: Vec<Value> = policy
         .peers

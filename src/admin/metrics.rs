@@ -304,7 +304,7 @@ fn by_peer(
 
 fn attempts(text: &mut Text, stats: &Stats, policy: &Policy) {
     text.family("sbe_attempts_total", "counter", "Attempts at instances that have ended, by outcome.");
-    by_peer(text, policy, "outcome", &OUTCOMES, stats.attempts.iter().map(|(k, n)| (*k, *n)));
+    by_peer(text, policy, "outcome", &OUTCOMES, stats.attempts.iter());
     text.family(
         "sbe_failovers_total",
         "counter",

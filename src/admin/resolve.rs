@@ -331,7 +331,7 @@ fn decision(policy: &Policy, from: Party, uri: &str) -> Result<Plan, Refused> {
     if index.fault().is_some() {
         return Err(no_uri);
     }
-    match decide(policy, from, &Message::new(invite.as_bytes(), &index)) {
+    match decide(policy, from, &Message::new(invite.as_bytes(), &index), None) {
         Decision::Forward(plan) => Ok(plan),
         Decision::Answer => Err(Refused { status: 200, reason: "local", text: "answered by this element" }),
         Decision::Refuse(reject) => {

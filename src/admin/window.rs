@@ -342,7 +342,7 @@ impl Window {
         let invites = stats.requests.iter().filter_map(|side| invite.and_then(|i| side.get(i))).sum();
         let sums = [
             invites,
-            stats.attempts.values().sum(),
+            stats.attempts.iter().map(|(_, n)| n).sum(),
             stats.failovers.values().sum(),
             stats.rejected.values().sum::<u64>() + shed,
         ];

@@ -114,10 +114,10 @@ fn more_instances_than_have_a_place_count_in_the_totals_only() {
 fn rates_are_differences_of_counters_over_the_time_between() {
     let (mut window, start) = (Window::default(), Instant::now());
     let mut stats = Stats::default();
-    stats.attempts.insert((None, "ok"), 1000);
+    stats.attempts.add(None, "ok", 1000);
     window.look(start, 5, &stats);
     assert_eq!(window.seconds().count(), 0, "before is nothing to compare with");
-    stats.attempts.insert((None, "ok"), 1030);
+    stats.attempts.add(None, "ok", 30);
     stats.failovers.insert((None, "timeout"), 3);
     window.look(start + Duration::from_secs(3), 7, &stats);
     let second = window.seconds().next_back().copied().unwrap();

@@ -7,6 +7,9 @@ use ipnet::IpNet;
 
 use super::Party;
 
+/// Up to so many IPv4 prefixes are looked through one by one.
+const FEW: usize = 8;
+
 /// Source prefixes of everybody admitted.
 ///
 /// One hash table per family and a list of the prefix lengths in use, longest first: a look-up
@@ -16,6 +19,16 @@ pub struct Sources {
     table: AHashMap<(u128, u16), Party>,
     v4: Vec<u8>,
     v6: Vec<u8>,
+    /// All IPv4 prefixes while there are few, longest first; one more once there are not.
+    few: Vec<Block>,
+}
+
+/// An IPv4 prefix.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    bits: u32,
+    mask: u32,
+    party: Party,
 }
 
 impl Sources {
@@ -27,7 +40,16 @@ impl Sources {
         if let Err(at) = lengths.binary_search_by(|have| net.prefix_len().cmp(have)) {
             lengths.insert(at, net.prefix_len());
         }
+        let known = self.table.len();
         self.table.entry(key(net.addr(), net.prefix_len())).or_insert(party);
+        if let IpNet::V4(net) = net
+            && self.table.len() > known
+            && self.few.len() <= FEW
+        {
+            let mask = net.netmask().to_bits();
+            let at = self.few.partition_point(|block| block.mask >= mask);
+            self.few.insert(at, Block { bits: net.addr().to_bits(), mask, party });
+        }
     }
 
     /// Adds an address that a party publishes. What belongs to another already, by whatever prefix, stays that
@@ -53,6 +75,12 @@ impl Sources {
     /// Whose address this is. IPv4-mapped IPv6 addresses count as IPv4.
     pub fn find(&self, addr: IpAddr) -> Option<Party> {
         let addr = addr.to_canonical();
+        if let IpAddr::V4(addr) = addr
+            && self.few.len() <= FEW
+        {
+            let bits = addr.to_bits();
+            return self.few.iter().find(|block| bits & block.mask == block.bits).map(|block| block.party);
+        }
         let lengths = if addr.is_ipv4() { &self.v4 } else { &self.v6 };
         lengths.iter().find_map(|&length| self.table.get(&key(addr, length)).copied())
     }
@@ -117,6 +145,33 @@ mod tests {
         );
         assert_eq!(s.find(addr("192.0.2.1")), Some(peer));
         assert_eq!(s.find(addr("10.9.9.9")), Some(Party::Core));
+    }
+
+    #[test]
+    fn few_prefixes_and_many_are_searched_to_the_same_end() {
+        let nets = |more: u8| {
+            let mut s = table();
+            s.add("0.0.0.0/0".parse().unwrap(), Party::Peer(PeerId(8)));
+            for n in 0..more {
+                s.add(format!("10.1.{n}.0/24").parse().unwrap(), Party::Peer(PeerId(20 + u16::from(n))));
+            }
+            s
+        };
+        for more in [0, 3, 4, 5, 6, 20] {
+            let s = nets(more);
+            assert_eq!(s.few.len() <= FEW, more <= 4, "{more}");
+            for (text, last) in
+                [("10.1.2.3", 0), ("10.1.3.3", 3), ("10.1.200.3", 200), ("10.2.0.1", 0), ("9.0.0.1", 0)]
+            {
+                let addr: IpAddr = text.parse().unwrap();
+                let want = s.prefix(addr).map(|net| s.table[&key(net.addr(), net.prefix_len())]);
+                assert_eq!(s.find(addr), want, "{text} {more}");
+                if last > 0 && last < more {
+                    assert_eq!(want, Some(Party::Peer(PeerId(20 + u16::from(last)))), "{text} {more}");
+                }
+            }
+            assert_eq!(s.find("10.1.2.3".parse().unwrap()), Some(Party::Core));
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::transaction::{
 use crate::wire::{Index, Message, Method};
 
 use super::decision::Record;
+use super::dialog::KnownToken;
 use super::reply::ReplyPath;
 
 /// What a context serves.
@@ -250,6 +251,12 @@ pub struct Live {
     pub tries: u32,
     /// Timer C: when it runs out; moved by provisionals.
     pub timer_c: Option<Instant>,
+    /// It has been armed, for then or earlier.
+    pub timer_c_armed: bool,
+    /// For a request other than INVITE: how long after its receipt a 100 is due, while that timer is not armed.
+    pub trying: Option<Duration>,
+    /// The token in our Record-Route, for the call that comes of it.
+    pub token: Option<KnownToken>,
     /// Best final so far.
     pub best: Option<Best>,
     /// How the last attempt failed on the way, for the words of a 500.

@@ -35,6 +35,21 @@ pub struct Remembered<'a> {
     pub names: Names<'a>,
 }
 
+/// A token without names, and what it says: it need not be verified when it comes back in the same call as it was
+/// written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownToken {
+    text: [u8; TEXT],
+    peer_tag: u32,
+}
+
+impl KnownToken {
+    /// Of a token just minted; `None`: it has names, or there is none.
+    pub fn new(token: &[u8], peer_tag: u32) -> Option<Self> {
+        Some(Self { text: token.try_into().ok()?, peer_tag })
+    }
+}
+
 /// Writes a token for a dialog, to stand behind `;sbe=`.
 pub fn mint(secret: &[u8; 16], call_id: &[u8], peer_tag: u32, names: Names<'_>) -> SmallVec<[u8; 64]> {
     let names = Names { peer: names.peer.filter(writable), core: names.core.filter(writable) };
@@ -69,8 +84,17 @@ fn writable(name: &&str) -> bool {
     !name.is_empty() && name.bytes().all(plain)
 }
 
-/// Reads a token that came back in a Route; `None`: not one of ours for this Call-ID.
-pub fn verify<'a>(secret: &[u8; 16], call_id: &[u8], token: &'a [u8]) -> Option<Remembered<'a>> {
+/// Reads a token that came back in a Route; `None`: not one of ours for this Call-ID. `known`: the one that was
+/// minted for this call with this secret.
+pub fn verify<'a>(
+    secret: &[u8; 16],
+    call_id: &[u8],
+    token: &'a [u8],
+    known: Option<&KnownToken>,
+) -> Option<Remembered<'a>> {
+    if let Some(known) = known.filter(|known| known.text == *token) {
+        return Some(Remembered { peer_tag: known.peer_tag, names: Names::default() });
+    }
     let (text, rest) = token.split_at_checked(TEXT)?;
     let names = if rest.is_empty() { Names::default() } else { names_in(rest)? };
     let raw = decode(text)?;
@@ -173,11 +197,11 @@ mod tests {
         {
             let token = mint(&SECRET, b"call@host", 0xdead_beef, names);
             assert_eq!(
-                verify(&SECRET, b"call@host", &token),
+                verify(&SECRET, b"call@host", &token, None),
                 Some(Remembered { peer_tag: 0xdead_beef, names })
             );
             let upper = token.to_ascii_uppercase();
-            assert_eq!(verify(&SECRET, b"call@host", &upper).unwrap().peer_tag, 0xdead_beef);
+            assert_eq!(verify(&SECRET, b"call@host", &upper, None).unwrap().peer_tag, 0xdead_beef);
         }
     }
 
@@ -202,26 +226,48 @@ mod tests {
     fn a_name_that_cannot_stand_in_a_parameter_is_left_out() {
         for name in ["a;b", "a>b", "a~b", "", "a b"] {
             let token = mint(&SECRET, b"c", 1, Names { peer: Some(name), core: Some(name) });
-            assert_eq!(verify(&SECRET, b"c", &token).unwrap().names, Names::default(), "{name}");
+            assert_eq!(verify(&SECRET, b"c", &token, None).unwrap().names, Names::default(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_known_token_stands_for_itself_alone() {
+        let mint = |call_id: &[u8], tag| mint(&SECRET, call_id, tag, Names::default());
+        let token = mint(b"call@host", 7);
+        let known = KnownToken::new(&token, 7).unwrap();
+        let verify = |token: &[u8]| verify(&SECRET, b"call@host", token, Some(&known)).map(|r| r.peer_tag);
+        assert_eq!(verify(&token), Some(7));
+        assert_eq!(verify(&token.to_ascii_uppercase()), Some(7), "verified as ever");
+        assert_eq!(verify(&mint(b"call@host", 8)), Some(8), "that of another attempt, verified as ever");
+        assert_eq!(verify(&mint(b"other@host", 7)), None);
+        for at in 0..token.len() {
+            let mut forged = token.clone();
+            forged[at] = if forged[at] == b'c' { b'd' } else { b'c' };
+            assert_eq!(verify(&forged), None, "octet {at}");
+            assert_eq!(verify(&token[..at]), None, "length {at}");
+        }
+        let peer = Some("a.example");
+        let named = super::mint(&SECRET, b"call@host", 7, Names { peer, core: None });
+        assert_eq!(KnownToken::new(&named, 7), None, "names are read from the token");
+        assert_eq!(KnownToken::new(b"", 7), None);
     }
 
     #[test]
     fn another_call_another_secret_another_name_or_a_changed_octet_is_refused() {
         let token =
             mint(&SECRET, b"call@host", 7, Names { peer: Some("a.example"), core: Some("b.example") });
-        assert_eq!(verify(&SECRET, b"other@host", &token), None);
-        assert_eq!(verify(b"0123456789abcdeX", b"call@host", &token), None);
+        assert_eq!(verify(&SECRET, b"other@host", &token, None), None);
+        assert_eq!(verify(b"0123456789abcdeX", b"call@host", &token, None), None);
         for at in 0..token.len() {
             let mut forged = token.clone();
             forged[at] = if forged[at] == b'c' { b'd' } else { b'c' };
-            assert_eq!(verify(&SECRET, b"call@host", &forged), None, "octet {at}");
+            assert_eq!(verify(&SECRET, b"call@host", &forged, None), None, "octet {at}");
         }
         for len in 0..token.len() {
-            assert_eq!(verify(&SECRET, b"call@host", &token[..len]), None, "length {len}");
+            assert_eq!(verify(&SECRET, b"call@host", &token[..len], None), None, "length {len}");
         }
         let moved = mint(&SECRET, b"call@host", 7, Names { peer: None, core: Some("a.example") });
         let forged = [&moved[..TEXT], b"-a.example"].concat();
-        assert_eq!(verify(&SECRET, b"call@host", &forged), None, "a name that has changed sides");
+        assert_eq!(verify(&SECRET, b"call@host", &forged, None), None, "a name that has changed sides");
     }
 }

@@ -14,7 +14,7 @@ use crate::wire::{
 
 use super::context::Routing;
 use super::dialog;
-use super::policy::Listener;
+use super::policy::{Listener, Policy};
 
 /// What forwarding one request to one hop needs to know.
 #[derive(Debug)]
@@ -31,12 +31,8 @@ pub struct Forward<'a> {
     pub uri: Option<&'a [u8]>,
     /// The new branch.
     pub branch: &'a Branch,
-    /// Key of dialog tokens.
-    pub secret: &'a [u8; 16],
-    /// Peer of the dialog, for the token.
-    pub peer_tag: u32,
-    /// Whom both sides have proved to be, for the token.
-    pub names: dialog::Names<'a>,
+    /// The token for our Record-Route; see [`dialog_token`].
+    pub token: &'a [u8],
     /// Requests may come back on the connection that this goes by (RFC 5923 §4).
     pub alias: bool,
     /// Header names to be removed, in lower case.
@@ -170,10 +166,23 @@ const fn records_route(method: Method) -> bool {
     matches!(method, Method::Invite | Method::Subscribe | Method::Refer)
 }
 
+/// The token for our Record-Route in a request; empty where we write none. `peer_tag`: of the dialog's peer; `names`:
+/// whom both sides have proved to be.
+pub fn dialog_token(
+    policy: &Policy,
+    msg: &Message<'_>,
+    peer_tag: u32,
+    names: dialog::Names<'_>,
+) -> SmallVec<[u8; 64]> {
+    if !records_route(msg.method()) {
+        return SmallVec::new();
+    }
+    dialog::mint(&policy.dialog_secret, msg.call_id(), peer_tag, names)
+}
+
 /// Rule 7: one value, or two where the listeners differ (RFC 5658), the one that the callee's side
 /// uses on top.
 fn record_route(msg: &Message<'_>, f: &Forward<'_>, mut put: impl FnMut(&[&[u8]])) {
-    let token = dialog::mint(f.secret, msg.call_id(), f.peer_tag, f.names);
     let mut value = |listener: &Listener| {
         // §16.6 step 4: a SIPS URI for a request that is under SIPS; the transport parameter stays, for rule 8.
         // A side that sent or gets it without TLS couldn't reach us by such a URI.
@@ -183,7 +192,15 @@ fn record_route(msg: &Message<'_>, f: &Forward<'_>, mut put: impl FnMut(&[&[u8]]
         } else {
             b"Record-Route: <sip:"
         };
-        put(&[scheme, listener.route_uri.as_bytes(), b";", dialog::PARAM.as_bytes(), b"=", &token, b">\r\n"]);
+        put(&[
+            scheme,
+            listener.route_uri.as_bytes(),
+            b";",
+            dialog::PARAM.as_bytes(),
+            b"=",
+            f.token,
+            b">\r\n",
+        ]);
     };
     value(f.out);
     if f.out.id != f.inn.id {
@@ -259,9 +276,7 @@ mod tests {
                             routing: &routing,
                             uri,
                             branch: &Branch::mint(0, 1, 2, 3, 4),
-                            secret: &[7; 16],
-                            peer_tag: 1,
-                            names: dialog::Names::default(),
+                            token: b"abcdefghijklmnopqrst",
                             alias: method == "INVITE",
                             strip: &[],
                         };
@@ -300,9 +315,7 @@ mod tests {
                 routing,
                 uri: None,
                 branch: &Branch::mint(0, 1, 2, 3, 4),
-                secret: &[7; 16],
-                peer_tag: 1,
-                names: dialog::Names::default(),
+                token: b"abcdefghijklmnopqrst",
                 alias: false,
                 strip,
             };

@@ -21,7 +21,8 @@ mod validate;
 pub use context::{
     Attempt, Best, Cancel, Client, Context, Kind, Later, Leg, Live, Pass, Plan, Routing, Server, Stage,
 };
-pub use forward::{Forward, forward};
+pub use dialog::KnownToken;
+pub use forward::{Forward, dialog_token, forward};
 pub use policy::{Listener, PeerEntry, Policy};
 pub use reply::ReplyPath;
 pub use response::{Verdict, upstream, verdict};

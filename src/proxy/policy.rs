@@ -352,8 +352,8 @@ impl Policy {
     }
 
     /// Timers of client transactions towards a party.
-    pub fn timers_to(&self, to: Party) -> TimerConfig {
-        to.peer().and_then(|p| self.peer(p)).map_or(self.timers, |p| p.timers)
+    pub fn timers_to(&self, to: Party) -> &TimerConfig {
+        to.peer().and_then(|p| self.peer(p)).map_or(&self.timers, |p| &p.timers)
     }
 
     /// Silence of one instance of this party before the next is tried.

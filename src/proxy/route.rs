@@ -11,7 +11,7 @@ use crate::wire::{HostRef, Message, Method, Name, Scheme, UriRef};
 
 use super::context::{Leg, LegNames, Plan, Routing};
 use super::decision::Rule;
-use super::dialog::{self, Remembered};
+use super::dialog::{self, KnownToken, Remembered};
 use super::numbers::normalised;
 use super::policy::{PeerEntry, Policy, locate_key};
 use super::validate::Reject;
@@ -39,8 +39,8 @@ pub const fn realm_of(party: Party) -> Realm {
     }
 }
 
-/// Decides. `from` is not a stranger.
-pub fn decide(policy: &Policy, from: Party, msg: &Message<'_>) -> Decision {
+/// Decides. `from` is not a stranger. `token`: that of the call which the request belongs to, where it is known.
+pub fn decide(policy: &Policy, from: Party, msg: &Message<'_>, token: Option<&KnownToken>) -> Decision {
     let mut routing = Routing::default();
     // §16.4: with a maddr of ours the URI was addressed to us as an outbound proxy. The parameter goes,
     // and with it the port and transport that brought the request here.
@@ -58,7 +58,7 @@ pub fn decide(policy: &Policy, from: Party, msg: &Message<'_>) -> Decision {
     let to_us = request_uri.is_loose() && is_own(policy, request_uri);
     if !to_us
         && msg.to_tag().is_some()
-        && let Some(own) = own_routes_only(policy, msg)
+        && let Some(own) = own_routes_only(policy, msg, token)
     {
         (routing.own_routes, routing.routes) = (own.count, own.count);
         let sips = request_uri.scheme == Scheme::Sips;
@@ -71,7 +71,7 @@ pub fn decide(policy: &Policy, from: Party, msg: &Message<'_>) -> Decision {
     }
     routing.routes = u32::try_from(routes.len()).unwrap_or(u32::MAX);
     // §16.4: a strict router has put our Record-Route into the Request-URI; the real one is the last Route.
-    let mut own = OwnRoutes::default();
+    let mut own = OwnRoutes { known: token, ..OwnRoutes::default() };
     if to_us {
         own.see(policy, msg, request_uri);
         if let Some(last) = routes.pop() {
@@ -113,6 +113,8 @@ struct OwnRoutes<'a> {
     count: u32,
     remembered: Option<Remembered<'a>>,
     listener: Option<ListenerId>,
+    /// What need not be verified.
+    known: Option<&'a KnownToken>,
 }
 
 impl<'a> OwnRoutes<'a> {
@@ -134,7 +136,7 @@ impl<'a> OwnRoutes<'a> {
         // Only inside a dialog: an INVITE without a To tag is a new call, whatever Route it shows.
         if msg.to_tag().is_some()
             && let Some(token) = token
-            && let Some(found) = dialog::verify(&policy.dialog_secret, msg.call_id(), token)
+            && let Some(found) = dialog::verify(&policy.dialog_secret, msg.call_id(), token, self.known)
         {
             self.remembered = Some(found);
         }
@@ -143,8 +145,12 @@ impl<'a> OwnRoutes<'a> {
 
 /// What the Routes say where all of them are ours and came back to the letter as we wrote them, as
 /// is usual inside a dialog: they need not be taken apart. `None`: look closer, or there are none.
-fn own_routes_only<'a>(policy: &Policy, msg: &Message<'a>) -> Option<OwnRoutes<'a>> {
-    let mut own = OwnRoutes::default();
+fn own_routes_only<'a>(
+    policy: &Policy,
+    msg: &Message<'a>,
+    known: Option<&'a KnownToken>,
+) -> Option<OwnRoutes<'a>> {
+    let mut own = OwnRoutes { known, ..OwnRoutes::default() };
     for field in msg.headers(Name::Route) {
         let mut rest = field.value;
         loop {

@@ -241,7 +241,11 @@ pub(super) struct Worker<E: Element> {
 /// Gives one input to an element. A panic is a bug that must not take the node down: the message
 /// is lost, the count rises, the shard goes on.
 fn feed<E: Element>(element: &mut E, now: Instant, input: Input<'_>, counters: &Counters) {
-    if catch_unwind(AssertUnwindSafe(|| element.handle_input(now, input))).is_err() {
+    guarded(counters, || element.handle_input(now, input));
+}
+
+fn guarded(counters: &Counters, step: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(step)).is_err() {
         counters.panics.fetch_add(1, Ordering::Relaxed);
         tracing::error!("the element panicked on an input; the input is lost");
     }
@@ -347,7 +351,7 @@ impl<E: Element> Worker<E> {
                 None => busy.push(shard),
             }
         }
-        for shard in busy {
+        for &shard in &busy {
             self.visit_owner(shard, &mut *self.node.slots[shard].lock(), now, waited, &mut owned);
         }
     }
@@ -374,7 +378,7 @@ impl<E: Element> Worker<E> {
         messages: impl Iterator<Item = (&'a Arrived<'a>, Option<ReadAhead<'a>>)>,
     ) {
         if let Some((delay, messages)) = waited {
-            feed(element, now, Input::Waited { delay, messages }, self.counters());
+            guarded(self.counters(), || element.waited(now, delay, messages));
         }
         for (Arrived { origin, bytes }, ahead) in messages {
             if self.node.tap.is_on() {

@@ -3,14 +3,14 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::flow::Origin;
 use crate::location::{LocateKey, Located};
 use crate::shard::io::{Input, Output, ReadAhead};
 use crate::wire::Limits;
 
-/// The element as the runtime sees it: input, timeout, outputs. A pure value; all four methods
+/// The element as the runtime sees it: input, timeout, outputs. A pure value; all methods
 /// return without waiting for anything.
 pub trait Element: Send + 'static {
     /// What a worker keeps for reading messages before it knows their shards.
@@ -18,6 +18,10 @@ pub trait Element: Send + 'static {
 
     /// Something happened.
     fn handle_input(&mut self, now: Instant, input: Input<'_>);
+    /// As [`Input::Waited`].
+    fn waited(&mut self, now: Instant, delay: Duration, messages: u32) {
+        self.handle_input(now, Input::Waited { delay, messages });
+    }
     /// The time of [`Element::poll_timeout`] has come, or passed.
     fn handle_timeout(&mut self, now: Instant);
     /// What is to be done next; `None`: nothing until the next input or timeout.

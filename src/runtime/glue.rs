@@ -1,7 +1,7 @@
 //! The shard behind the sockets, and the resolver beside it.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::flow::Origin;
 use crate::location::{LocateKey, Located};
@@ -28,6 +28,10 @@ impl Element for crate::shard::Shard {
 
     fn handle_input(&mut self, now: Instant, input: Input<'_>) {
         crate::shard::Shard::handle_input(self, now, input);
+    }
+
+    fn waited(&mut self, now: Instant, delay: Duration, messages: u32) {
+        crate::shard::Shard::waited(self, now, delay, messages);
     }
 
     fn handle_timeout(&mut self, now: Instant) {

@@ -7,10 +7,7 @@ use crate::flow::Origin;
 use crate::location::{Instance, Observation, Selection, Standing};
 use crate::peering::Party;
 use crate::proxy::decision::Rule;
-use crate::proxy::{
-    Decision, Forward, Kind, Plan, ReplyPath, decide, dialog_names, dialog_peer, forward, takes_back,
-    validate,
-};
+use crate::proxy::{Decision, Forward, Kind, Plan, ReplyPath, decide, forward, takes_back, validate};
 use crate::transaction::Branch;
 use crate::wire::{Index, Message, ViaRef};
 
@@ -40,7 +37,8 @@ impl Shard {
         if validate(msg, loop_hash, |v| self.core.is_our_via(v)).is_err() {
             return self.core.stats.drop("bad_ack");
         }
-        let plan = match decide(&self.core.policy, party, msg) {
+        let token = self.core.dialog(msg).and_then(|(_, token)| token);
+        let plan = match decide(&self.core.policy, party, msg, token.as_ref()) {
             Decision::Forward(plan) => plan,
             Decision::Answer | Decision::Refuse(_) => return self.core.stats.drop("ack_not_routed"),
         };
@@ -90,7 +88,6 @@ impl Core {
             self.outputs.push_back(Output::Event(event));
         }
         let branch = Branch::mint(self.id, NOWHERE, 0, self.random(), loop_hash);
-        let identity = origin.identity.as_deref();
         let bytes = forward(
             msg,
             &Forward {
@@ -100,9 +97,8 @@ impl Core {
                 routing: &plan.routing,
                 uri: leg.uri.as_deref(),
                 branch: &branch,
-                secret: &policy.dialog_secret,
-                peer_tag: dialog_peer(&policy, party, leg.party),
-                names: dialog_names(&policy, party, identity, leg, hop.tls.as_deref()),
+                // An ACK makes no dialog.
+                token: b"",
                 alias: hop.tls.as_deref().is_some_and(|tls| takes_back(&policy, leg.party, tls)),
                 strip: policy.stripped(party, leg.party, msg),
             },

@@ -9,8 +9,8 @@ use crate::flow::{ConnId, Hop, Host, Transport};
 use crate::location::{Candidate, Instance, Located, PickReason, Standing};
 use crate::proxy::decision::AttemptRecord;
 use crate::proxy::{
-    Attempt, Cancel, Client, Context, Forward, Kind, Later, Leg, Plan, Stage, dialog_names, dialog_peer,
-    expectation, forward, realm_of, takes_back,
+    Attempt, Cancel, Client, Context, Forward, Kind, KnownToken, Later, Leg, Plan, Stage, dialog_names,
+    dialog_peer, dialog_token, expectation, forward, realm_of, takes_back,
 };
 use crate::transaction::{Action, Branch, ClientInvite, ClientNonInvite, Delivery, State, Timer};
 use crate::wire::{Framing, Index, Message, build};
@@ -109,6 +109,8 @@ impl Core {
         let strip = policy.stripped(context.party, to, &msg);
         let identity = context.reply.identity.as_deref();
         let names = dialog_names(&policy, context.party, identity, leg, hop.tls.as_deref());
+        let peer_tag = dialog_peer(&policy, context.party, to);
+        let token = dialog_token(&policy, &msg, peer_tag, names);
         let bytes: Bytes = forward(
             &msg,
             &Forward {
@@ -118,9 +120,7 @@ impl Core {
                 routing: &live.plan.routing,
                 uri: leg.uri.as_deref(),
                 branch: &branch,
-                secret: &policy.dialog_secret,
-                peer_tag: dialog_peer(&policy, context.party, to),
-                names,
+                token: &token,
                 alias: hop.tls.as_deref().is_some_and(|tls| takes_back(&policy, to, tls)),
                 strip,
             },
@@ -129,10 +129,10 @@ impl Core {
         let timers = policy.timers_to(to);
         let reliable = hop.transport.is_reliable();
         let client = match context.kind {
-            Kind::Invite => Client::Invite(ClientInvite::start(bytes, reliable, &timers, &mut self.fx)),
+            Kind::Invite => Client::Invite(ClientInvite::start(bytes, reliable, timers, &mut self.fx)),
             Kind::NonInvite => {
                 let left = timers.timeout().saturating_sub(now.saturating_duration_since(context.started));
-                Client::NonInvite(ClientNonInvite::start(bytes, reliable, &timers, left, &mut self.fx))
+                Client::NonInvite(ClientNonInvite::start(bytes, reliable, timers, left, &mut self.fx))
             }
             Kind::Ack | Kind::Cancel | Kind::Probe => {
                 // An ACK is sent and forgotten.
@@ -141,6 +141,7 @@ impl Core {
                 return true;
             }
         };
+        live.token = KnownToken::new(&token, peer_tag);
         let live_loop_hash = live.loop_hash;
         let number = context.attempts.len();
         let retried = candidate.is_none();
@@ -204,14 +205,14 @@ impl Core {
     pub(super) fn arm_later(&mut self, now: Instant, handle: Handle, context: &mut Context, at: usize) {
         let Some(attempt) = context.attempts.get_mut(at) else { return };
         let Some(Later { began, end: (timer, after), next }) = attempt.later.take() else { return };
+        let first = self.policy.timers_to(attempt.to).t1;
         let waits = match &attempt.client {
             Client::Invite(m) => m.state() == State::Calling,
             Client::NonInvite(m) => matches!(m.state(), State::Trying | State::Proceeding),
             Client::Gone => false,
         };
-        if !waits {
-            return;
-        }
+        self.arm_contexts(now, handle, context, first);
+        let Some(attempt) = context.attempts.get(at).filter(|_| waits) else { return };
         let passed = now.saturating_duration_since(began);
         if let Some(next) = next.filter(|_| !attempt.answered) {
             self.arm_attempt(now, handle, at, Timer::Try, next.saturating_sub(passed));
@@ -220,13 +221,39 @@ impl Core {
     }
 
     /// Timer C runs from the INVITE, and anew from each provisional above 100 (§16.6 step 11, §16.7 step 2).
+    ///
+    /// It is a second at least, so that timer A comes first, where there is one: it is armed then.
     pub(super) fn push_timer_c(&mut self, now: Instant, handle: Handle, context: &mut Context) {
         let after = self.policy.config.sip.timer_c;
         let Some(live) = context.live.as_mut() else { return };
-        let first = live.timer_c.is_none();
         live.timer_c = Some(now + after);
-        if first {
+        if !live.timer_c_armed && context.attempts.iter().all(|a| a.later.is_none()) {
+            live.timer_c_armed = true;
             self.arm_context(now, handle, Timer::C, after);
+        }
+    }
+
+    /// Arms the timer of the late 100, unless a timer E comes first: it is armed then.
+    pub(super) fn arm_trying(&mut self, now: Instant, handle: Handle, context: &mut Context) {
+        let Some(live) = context.live.as_mut() else { return };
+        let Some(after) = live.trying else { return };
+        let comes_first = |a: &Attempt| a.later.is_some() && self.policy.timers_to(a.to).t1 < after;
+        if context.attempts.iter().any(comes_first) {
+            return;
+        }
+        live.trying = None;
+        let left = (context.started + after).saturating_duration_since(now);
+        self.timers.arm(now, left, TimerKey { handle, who: Who::Server, timer: Timer::Trying });
+    }
+
+    /// Arms what waited for an attempt's first repetition. `first`: how long after the attempt that is.
+    fn arm_contexts(&mut self, now: Instant, handle: Handle, context: &mut Context, first: Duration) {
+        self.arm_trying(now, handle, context);
+        let Some(live) = context.live.as_mut() else { return };
+        if live.timer_c.is_some() && !live.timer_c_armed {
+            live.timer_c_armed = true;
+            // Not later than the deadline, which may have moved; of one length for all, so that it has a lane.
+            self.arm_context(now, handle, Timer::C, self.policy.config.sip.timer_c.saturating_sub(first));
         }
     }
 
@@ -303,7 +330,7 @@ impl Core {
         let bytes: Bytes = build::cancel(Message::new(&request, &index), &[]).into();
         let timers = policy.timers_to(attempt.to);
         let reliable = attempt.hop.transport.is_reliable();
-        let machine = ClientNonInvite::start(bytes, reliable, &timers, timers.timeout(), &mut self.fx);
+        let machine = ClientNonInvite::start(bytes, reliable, timers, timers.timeout(), &mut self.fx);
         attempt.cancel = Cancel::Sent(Box::new(machine));
         self.apply_cancel(now, handle, context, at);
         let who = Who::Attempt(u8::try_from(at).unwrap_or(u8::MAX));

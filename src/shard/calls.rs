@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use crate::flow::PeerId;
 use crate::peering::{Ledger, Seat};
+use crate::proxy::KnownToken;
 use crate::transaction::key::Hashed;
 
 /// One call, known by a hash of its Call-ID and its caller's tag.
@@ -22,6 +23,8 @@ struct Call {
     /// Hash of the callee's tag, once it has answered; 0 before.
     callee: u64,
     expires: Instant,
+    /// The token in our Record-Route, which its requests come back with.
+    token: Option<KnownToken>,
 }
 
 /// The calls of a shard.
@@ -54,7 +57,15 @@ impl Calls {
         }
         self.table.insert(
             key,
-            Call { peers: peers.into(), seat: None, inviting: 1, established: false, callee: 0, expires },
+            Call {
+                peers: peers.into(),
+                seat: None,
+                inviting: 1,
+                established: false,
+                callee: 0,
+                expires,
+                token: None,
+            },
         );
     }
 
@@ -93,16 +104,24 @@ impl Calls {
         }
     }
 
-    /// The callee's tag, from its 2xx.
-    pub fn confirm(&mut self, key: u64, callee: u64) {
+    /// The callee's tag, from its 2xx, and the token of the request that brought it.
+    pub fn confirm(&mut self, key: u64, callee: u64, token: Option<KnownToken>) {
         if let Some(call) = self.table.get_mut(&key) {
             call.callee = callee;
+            call.token = token.or(call.token);
         }
     }
 
-    /// True if there is a call of this caller, and its callee is this one as far as is known.
-    pub fn is_dialog(&self, key: u64, callee: impl FnOnce() -> u64) -> bool {
-        self.table.get(&key).is_some_and(|call| call.callee == 0 || call.callee == callee())
+    /// If there is a call of this caller, and its callee is this one as far as is known: its token, where that
+    /// is known.
+    pub fn dialog(&self, key: u64, callee: impl FnOnce() -> u64) -> Option<Option<KnownToken>> {
+        let call = self.table.get(&key)?;
+        (call.callee == 0 || call.callee == callee()).then_some(call.token)
+    }
+
+    /// Their secret is another one now.
+    pub fn forget_tokens(&mut self) {
+        self.table.values_mut().for_each(|call| call.token = None);
     }
 
     /// A session was refreshed (RFC 4028).
@@ -186,6 +205,26 @@ mod tests {
         calls.begin(8, &[P], hour, &ledger);
         calls.answered(8, false, hour, &ledger);
         assert_eq!((calls.len(), ledger.calls(P)), (0, 0));
+    }
+
+    #[test]
+    fn a_token_is_known_in_its_dialog_until_the_call_or_its_secret_ends() {
+        let t = Instant::now();
+        let ledger = Ledger::new(t);
+        let mut calls = Calls::default();
+        calls.begin(7, &[], t, &ledger);
+        assert_eq!(calls.dialog(7, || 9), Some(None), "before the answer");
+        let token = KnownToken::new(b"abcdefghijklmnopqrst", 1);
+        assert!(token.is_some());
+        calls.confirm(7, 9, token);
+        // Another 2xx to the same INVITE, whose token is no longer at hand.
+        calls.confirm(7, 9, None);
+        assert_eq!(calls.dialog(7, || 9), Some(token));
+        assert_eq!((calls.dialog(7, || 8), calls.dialog(8, || 9)), (None, None), "another tag");
+        calls.forget_tokens();
+        assert_eq!(calls.dialog(7, || 9), Some(None));
+        calls.end(7, &ledger);
+        assert_eq!(calls.dialog(7, || 9), None);
     }
 
     #[test]

@@ -228,7 +228,7 @@ impl Core {
         status: u16,
     ) {
         let Some(attempt) = context.attempts.get(at) else { return };
-        *self.stats.attempts.entry((attempt.to.peer(), outcome)).or_default() += 1;
+        self.stats.attempts.add(attempt.to.peer(), outcome, 1);
         let number = usize::from(attempt.record);
         if let Some(record) = context.live.as_mut().and_then(|l| l.record.as_mut())
             && let Some(entry) = record.attempts.get_mut(number)

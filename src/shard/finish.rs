@@ -26,6 +26,12 @@ impl Core {
         while let Some(action) = self.fx.take() {
             match action {
                 Action::Send(bytes) => self.send_upstream(now, handle, context, bytes),
+                // See `arm_trying`.
+                Action::Arm(Timer::Trying, after) => {
+                    if let Some(live) = context.live.as_mut() {
+                        live.trying = Some(after);
+                    }
+                }
                 Action::Arm(timer, after) => {
                     self.timers.arm(now, after, TimerKey { handle, who: Who::Server, timer });
                 }

@@ -190,8 +190,12 @@ impl Shard {
     /// Something happened.
     pub fn handle_input(&mut self, now: Instant, input: Input<'_>) {
         match input {
-            Input::Waited { delay, messages } => self.core.waited(now, delay, messages),
+            Input::Waited { delay, messages } => self.waited(now, delay, messages),
             Input::Message { bytes, .. } if self.core.is_shed_ack(bytes) => self.core.stats.drop("shed_ack"),
+            Input::Read { bytes, ahead, .. } if self.core.is_shed_ack(bytes) => {
+                self.core.stats.drop("shed_ack");
+                self.keep_room(ahead.index);
+            }
             Input::Message { origin, bytes } => {
                 let mut index = self.spare.pop().unwrap_or_default();
                 // Only what nobody else holds is kept.
@@ -229,11 +233,22 @@ impl Shard {
             Ok(()) => self.on_response(now, msg),
             Err(unusable) => self.core.stats.drop(unusable.label()),
         }
-        self.spare.extend(self.core.unused.take());
-        // A request under way may keep it.
+        if let Some(unused) = self.core.unused.take() {
+            self.spare.push(unused);
+        }
+        self.keep_room(index);
+    }
+
+    /// Keeps an index for another message. A request under way may still need it.
+    fn keep_room(&mut self, index: Arc<Index>) {
         if self.spare.len() < SPARE && Arc::strong_count(&index) == 1 {
             self.spare.push(index);
         }
+    }
+
+    /// As [`Input::Waited`]: messages are about to be handled; the oldest of them has waited for so long.
+    pub fn waited(&mut self, now: Instant, delay: Duration, messages: u32) {
+        self.core.waited(now, delay, messages);
     }
 
     /// A timer may have run out.
@@ -357,6 +372,9 @@ impl Shard {
                 self.core.health.set_policy(health_policy(&policy));
                 self.core.ring.set_cap(policy.config.limits.records.div_ceil(self.shards));
                 self.core.governor.set_rules(policy.config.overload);
+                if self.core.policy.dialog_secret != policy.dialog_secret {
+                    self.core.calls.forget_tokens();
+                }
                 self.core.policy = policy;
                 self.core.literals.clear();
             }

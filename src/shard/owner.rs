@@ -31,11 +31,13 @@ pub fn shard_of(bytes: &[u8], secret: u64, shards: usize) -> usize {
 pub struct Reader {
     /// Room for the indexes of the next messages.
     spare: Vec<Arc<Index>>,
+    /// The shard visited last has been refusing calls lately: their ACKs are better not read.
+    refusing: bool,
 }
 
 impl Reader {
-    /// The shard that owns a message, as by [`shard_of`], and the message as read for it. ACKs are left to the
-    /// shard, which drops those to its own refusals unread.
+    /// The shard that owns a message, as by [`shard_of`], and the message as read for it. Under overload ACKs are
+    /// left to the shard, which drops those to its own refusals unread.
     pub fn read<'a>(
         &mut self,
         origin: &Origin,
@@ -45,7 +47,8 @@ impl Reader {
         shards: usize,
     ) -> (usize, Option<ReadAhead<'a>>) {
         let mut index = self.spare.pop().unwrap_or_default();
-        let room = if bytes.starts_with(b"ACK ") { None } else { Arc::get_mut(&mut index) };
+        let unread = self.refusing && bytes.starts_with(b"ACK ");
+        let room = if unread { None } else { Arc::get_mut(&mut index) };
         let Some(room) = room else {
             self.spare.push(index);
             return (shard_of(bytes, secret, shards), None);
@@ -60,8 +63,9 @@ impl Reader {
 }
 
 impl Shard {
-    /// Hands out the room that it has too much of.
+    /// Hands out the room that it has too much of, and tells whether it refuses calls.
     pub fn give_back(&mut self, reader: &mut Reader) {
+        reader.refusing = self.core.is_refusing();
         // One stays, for the messages that the shard reads itself.
         while reader.spare.len() < SPARE && self.spare.len() > 1 {
             reader.spare.extend(self.spare.pop());
@@ -223,8 +227,9 @@ mod tests {
     #[test]
     fn a_message_read_ahead_belongs_to_the_same_shard() {
         let mut reader = Reader::default();
-        let mut read = |text: &str| {
+        let mut read = |text: &str, refusing: bool| {
             let limits = Limits::default();
+            reader.refusing = refusing;
             let (owner, ahead) = reader.read(&over_udp(), text.as_bytes(), &limits, 42, 4);
             assert_eq!(owner, shard_of(text.as_bytes(), 42, 4), "{text}");
             if let Some(ahead) = ahead.as_ref() {
@@ -241,18 +246,21 @@ mod tests {
             for id in ["Call-ID: ", "i:", "CALL-ID:\r\n  "] {
                 let rows =
                     format!("Via: SIP/2.0/UDP a;branch=z9hG4bK{n}\r\n{id}{n}@x\r\nContent-Length: 0\r\n\r\n");
-                assert!(read(&format!("INVITE sip:a SIP/2.0\r\n{rows}")));
-                assert!(read(&format!("SIP/2.0 200 OK\r\n{rows}")));
-                assert!(!read(&format!("ACK sip:a SIP/2.0\r\n{rows}")), "left to the shard");
+                for refusing in [false, true] {
+                    assert!(read(&format!("INVITE sip:a SIP/2.0\r\n{rows}"), refusing));
+                    assert!(read(&format!("SIP/2.0 200 OK\r\n{rows}"), refusing));
+                    let ack = format!("ACK sip:a SIP/2.0\r\n{rows}");
+                    assert_eq!(read(&ack, refusing), !refusing, "under overload it is left to the shard");
+                }
             }
             let ours = Branch::mint(n % 5, 1, 2, 3, 4);
             let via = format!("Via: SIP/2.0/UDP a;rport;branch={}\r\n", ours.as_str());
-            assert!(read(&format!("SIP/2.0 180 Ringing\r\n{via}Call-ID: {n}@y\r\n\r\n")));
+            assert!(read(&format!("SIP/2.0 180 Ringing\r\n{via}Call-ID: {n}@y\r\n\r\n"), false));
         }
         for odd in
             ["", "\r\n\r\n", "garbage", "OPTIONS sip:a SIP/2.0\r\nTo: a\r\n\r\n", "INVITE sip:a SIP/2.0\r\n"]
         {
-            assert!(read(odd));
+            assert!(read(odd, false));
         }
         assert_eq!(reader.spare.len(), 1, "one at a time: one is enough");
     }

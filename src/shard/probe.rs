@@ -42,7 +42,7 @@ impl Shard {
             build::options_probe(uri.as_bytes(), &via, &from, call_id.as_bytes(), tag.as_bytes(), 1).into();
         let timers = policy.timers_to(Party::Peer(peer));
         let reliable = hop.transport.is_reliable();
-        let client = ClientNonInvite::start(request, reliable, &timers, timeout, &mut self.core.fx);
+        let client = ClientNonInvite::start(request, reliable, timers, timeout, &mut self.core.fx);
         let nowhere = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
         let reply = ReplyPath {
             transport: hop.transport,

@@ -11,8 +11,8 @@ use crate::flow::Origin;
 use crate::peering::{Party, Refusal};
 use crate::proxy::decision::Rule;
 use crate::proxy::{
-    Cancel, Client, Context, Decision, Kind, Live, Pass, Plan, Reject, ReplyPath, Routing, Server, Stage,
-    decide, validate,
+    Cancel, Client, Context, Decision, Kind, KnownToken, Live, Pass, Plan, Reject, ReplyPath, Routing,
+    Server, Stage, decide, validate,
 };
 use crate::transaction::key::is_rfc3261_branch;
 use crate::transaction::{Delivery, ServerInvite, ServerKey, ServerKeyParts, ServerNonInvite};
@@ -177,8 +177,9 @@ impl Shard {
         let kind = if msg.method() == Method::Invite { Kind::Invite } else { Kind::NonInvite };
         let loop_hash = self.core.loop_hash(msg);
         let checked = validate(msg, loop_hash, |v| self.core.is_our_via(v));
+        let (dialog, token) = self.core.dialog(msg).unzip();
         let decision = match checked {
-            Ok(()) => decide(&self.core.policy, party, msg),
+            Ok(()) => decide(&self.core.policy, party, msg, token.flatten().as_ref()),
             Err(reject) => Decision::Refuse(reject),
         };
         let draining = self.core.draining && msg.to_tag().is_none();
@@ -194,7 +195,7 @@ impl Shard {
         self.core.open += 1;
         match outcome {
             Some(reject) => self.core.reject(now, handle, &mut context, msg, &reject),
-            None => self.core.admit(now, handle, &mut context, msg),
+            None => self.core.admit(now, handle, &mut context, msg, dialog),
         }
         self.settle(handle, context);
     }
@@ -344,6 +345,9 @@ impl Core {
                 full: None,
                 tries: 0,
                 timer_c: None,
+                timer_c_armed: false,
+                trying: None,
+                token: None,
                 best: None,
                 failure: None,
                 loop_hash,
@@ -367,13 +371,21 @@ impl Core {
     }
 
     /// Limits (rule 11), the 100, and on to the location.
-    fn admit(&mut self, now: Instant, handle: Handle, context: &mut Context, msg: &Message<'_>) {
+    /// `dialog`: the call that the request belongs to.
+    fn admit(
+        &mut self,
+        now: Instant,
+        handle: Handle,
+        context: &mut Context,
+        msg: &Message<'_>,
+        dialog: Option<u64>,
+    ) {
         let new_call = context.kind == Kind::Invite && msg.to_tag().is_none();
         if new_call && let Err(reject) = self.charge(now, context, msg) {
             return self.reject(now, handle, context, msg, &reject);
         }
-        if !new_call {
-            self.within_call(now, context, msg);
+        if let Some(dialog) = dialog.filter(|_| !new_call) {
+            self.within_call(now, context, msg, dialog);
         }
         match context.kind {
             Kind::Invite => self.trying(now, handle, context, msg),
@@ -383,6 +395,7 @@ impl Core {
             }
         }
         self.locate(now, handle, context);
+        self.arm_trying(now, handle, context);
     }
 
     /// Charges a new call to both sides' peers.
@@ -429,24 +442,26 @@ impl Core {
     }
 
     /// BYE ends the count with its final; a refreshed session lives on (RFC 4028).
-    fn within_call(&mut self, now: Instant, context: &mut Context, msg: &Message<'_>) {
-        if !matches!(context.method, Method::Bye | Method::Invite | Method::Update) {
-            return;
-        }
-        // From the caller or from the callee; both tags must fit, so that nobody ends the count of a call
-        // that goes on.
-        let (from, to) = (msg.from_tag(), msg.to_tag());
-        let found = [(from, to), (to, from)].into_iter().find_map(|(caller, callee)| {
-            let key = self.dialog_key(msg.call_id(), caller);
-            self.calls.is_dialog(key, || self.tag_hash(callee)).then_some(key)
-        });
-        let Some(key) = found else { return };
+    fn within_call(&mut self, now: Instant, context: &mut Context, msg: &Message<'_>, key: u64) {
         if context.method == Method::Bye {
             context.call = Some(key);
-        } else if let Some(seconds) = msg.seconds(Name::SessionExpires) {
+        } else if matches!(context.method, Method::Invite | Method::Update)
+            && let Some(seconds) = msg.seconds(Name::SessionExpires)
+        {
             let expires = expiry(now, self.policy.config.calls_max_age, Some(seconds));
             self.calls.refresh(key, expires);
         }
+    }
+
+    /// The call that a request with a To tag belongs to, and the token in our Record-Route of it.
+    pub(super) fn dialog(&self, msg: &Message<'_>) -> Option<(u64, Option<KnownToken>)> {
+        // From the caller or from the callee; both tags must fit, so that nobody ends the count of a call
+        // that goes on.
+        let (from, to) = (msg.from_tag(), Some(msg.to_tag()?));
+        [(from, to), (to, from)].into_iter().find_map(|(caller, callee)| {
+            let key = self.dialog_key(msg.call_id(), caller);
+            self.calls.dialog(key, || self.tag_hash(callee)).map(|token| (key, token))
+        })
     }
 
     /// A CANCEL for this context (§16.10).

@@ -182,12 +182,13 @@ impl Core {
                 self.attempt_ended(now, context, at, "ok", status);
             }
             self.cancel_others(now, handle, context, at);
+            let token = context.live.as_ref().and_then(|live| live.token);
             if let Some(bytes) = upstream(msg, via, policy.stripped(to, context.party, msg)) {
                 self.finish(now, handle, context, status, bytes.into());
             }
             // After the answer itself, which gives the call its full age.
             if let Some(key) = context.call {
-                self.calls.confirm(key, self.tag_hash(msg.to_tag()));
+                self.calls.confirm(key, self.tag_hash(msg.to_tag()), token);
             }
             if let Some(key) = context.call
                 && let Some(seconds) = msg.seconds(Name::SessionExpires)

@@ -45,7 +45,6 @@ impl Shard {
 }
 
 impl Core {
-    /// Messages are about to be handled; the oldest has waited for so long.
     pub(super) fn waited(&mut self, now: Instant, delay: Duration, messages: u32) {
         if let Some(change) = self.governor.observe(now, delay, messages) {
             let begins = change == Change::Begins;
@@ -54,9 +53,14 @@ impl Core {
         }
     }
 
-    /// The ACK to a refusal of ours: seen before anything of it is read.
+    /// Calls have been refused lately: ACKs to that are to come.
+    pub(super) fn is_refusing(&self) -> bool {
+        !self.silence.is_empty()
+    }
+
+    /// The ACK to a refusal of ours: seen before anything of it is read, mostly.
     pub(super) fn is_shed_ack(&self, bytes: &[u8]) -> bool {
-        bytes.starts_with(b"ACK ") && !self.silence.is_empty() && self.shed_ack.find(bytes).is_some()
+        self.is_refusing() && bytes.starts_with(b"ACK ") && self.shed_ack.find(bytes).is_some()
     }
 
     /// Under overload, a new request: true if it is refused, or was a moment ago.

@@ -55,6 +55,34 @@ impl Histogram {
     }
 }
 
+/// Counts by peer and one of a few fixed words, for what is counted with every call: nothing is hashed.
+#[derive(Clone, Debug, Default)]
+pub struct ByPeer {
+    /// The core (and strangers) first, then the peers by number.
+    rows: Vec<Vec<(&'static str, u64)>>,
+}
+
+impl ByPeer {
+    /// Counts `n` more.
+    pub fn add(&mut self, peer: Option<PeerId>, word: &'static str, n: u64) {
+        let at = peer.map_or(0, |peer| usize::from(peer.0) + 1);
+        if self.rows.len() <= at {
+            self.rows.resize_with(at + 1, Vec::new);
+        }
+        let Some(row) = self.rows.get_mut(at) else { return };
+        match row.iter_mut().find(|(known, _)| *known == word) {
+            Some((_, count)) => *count += n,
+            None => row.push((word, n)),
+        }
+    }
+
+    /// All that has been counted, by peer.
+    pub fn iter(&self) -> impl Iterator<Item = ((Option<PeerId>, &'static str), u64)> + '_ {
+        let peers = std::iter::once(None).chain((0..).map(|id| Some(PeerId(id))));
+        peers.zip(&self.rows).flat_map(|(peer, row)| row.iter().map(move |(word, n)| ((peer, *word), *n)))
+    }
+}
+
 /// Everything counted. All start at 0 with the process.
 #[derive(Clone, Debug, Default)]
 pub struct Stats {
@@ -69,7 +97,7 @@ pub struct Stats {
     /// Requests refused here, by reason.
     pub rejected: AHashMap<&'static str, u64>,
     /// Attempts ended, by peer and outcome.
-    pub attempts: AHashMap<(Option<PeerId>, &'static str), u64>,
+    pub attempts: ByPeer,
     /// Failovers, by peer and reason.
     pub failovers: AHashMap<(Option<PeerId>, &'static str), u64>,
     /// Retransmissions received and absorbed.
@@ -173,8 +201,8 @@ impl Stats {
         for (k, v) in &other.rejected {
             *self.rejected.entry(k).or_default() += v;
         }
-        for (k, v) in &other.attempts {
-            *self.attempts.entry(*k).or_default() += v;
+        for ((peer, outcome), n) in other.attempts.iter() {
+            self.attempts.add(peer, outcome, n);
         }
         for (k, v) in &other.failovers {
             *self.failovers.entry(*k).or_default() += v;

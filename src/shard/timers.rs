@@ -42,6 +42,9 @@ impl Core {
             Server::NonInvite(m) => m.on_timer(timer, &mut self.fx),
             Server::Gone => return,
         }
+        if self.fx.is_empty() {
+            return;
+        }
         self.count_resent();
         if self.apply_server(now, handle, context) == Some(Delivery::Timeout) {
             self.stats.drop("no_ack");
@@ -67,6 +70,10 @@ impl Core {
             Client::Invite(m) => m.on_timer(timer, &mut self.fx),
             Client::NonInvite(m) => m.on_timer(timer, &mut self.fx),
             Client::Gone => return,
+        }
+        // Most are pointless by the time that they fire.
+        if self.fx.is_empty() {
+            return;
         }
         self.count_resent();
         if self.apply_attempt(now, handle, context, at, None) == Some(Delivery::Timeout) {
@@ -109,15 +116,14 @@ impl Core {
         if context.answered || context.kind != Kind::Invite {
             return;
         }
-        let Some(deadline) = context.live.as_ref().and_then(|l| l.timer_c) else { return };
+        let Some(live) = context.live.as_mut() else { return };
+        let Some(deadline) = live.timer_c else { return };
         if now < deadline {
             // A provisional has moved it since it was armed.
             return self.arm_context(now, handle, Timer::C, deadline.saturating_duration_since(now));
         }
-        if let Some(live) = context.live.as_mut() {
-            // A provisional that comes nevertheless arms it anew.
-            live.timer_c = None;
-        }
+        // A provisional that comes nevertheless arms it anew.
+        (live.timer_c, live.timer_c_armed) = (None, false);
         for at in 0..context.attempts.len() {
             let Some(attempt) = context.attempts.get_mut(at) else { continue };
             if attempt.stage != Stage::Live {

@@ -208,9 +208,8 @@ impl LoopSecret {
 pub struct LoopHash(AHasher);
 
 impl LoopHash {
-    /// Adds a part.
+    /// Adds a part. The hasher mixes in the length of what is written at once, so that parts keep their borders.
     pub fn part(&mut self, part: &[u8]) {
-        self.0.write_usize(part.len());
         self.0.write(part);
     }
 

@@ -84,6 +84,11 @@ impl Effects {
         self.actions.pop_front()
     }
 
+    /// True if there is nothing to be done.
+    pub fn is_empty(&self) -> bool {
+        self.actions.is_empty()
+    }
+
     fn send(&mut self, bytes: Bytes) {
         self.actions.push_back(Action::Send(bytes));
     }

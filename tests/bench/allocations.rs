@@ -116,5 +116,5 @@ fn a_call_that_is_answered_at_once_arms_few_timers() {
     rig.call(1, |_, _| ());
     let armed = rig.shard.timers() - before;
     println!("{armed} timers");
-    assert!(armed <= 8, "{armed} timers, at most 8 allowed");
+    assert!(armed <= 6, "{armed} timers, at most 6 allowed");
 }

@@ -112,3 +112,22 @@ fn a_removed_peer_begins_nothing_new_and_cannot_pretend_to_be_in_a_dialog() {
     let from = Request::new("OPTIONS", "sip:example.com", PEER, "n6", "call-6");
     assert_eq!(lines(&rig.udp(PEER, &from.bytes())), ["403 198.51.100.200:5060"]);
 }
+
+#[test]
+fn a_token_is_worth_nothing_once_a_reload_has_changed_the_secret_though_its_call_is_known() {
+    let mut rig = Rig::new();
+    let ok = established(&mut rig);
+    // An address that belongs to nobody: the token alone lets the request through.
+    let within = |method: &str, branch: &str| {
+        let mut request = Request::new(method, "sip:bob@192.0.2.99:5060", CORE, branch, "call-1");
+        request.routes = ok.values("record-route").into_iter().rev().collect();
+        [request.from, request.to] = ["from", "to"].map(|end| ok.get(end).unwrap().to_string());
+        request.bytes()
+    };
+    assert_eq!(lines(&rig.udp(CORE, &within("INFO", "b1"))), ["INFO 192.0.2.99:5060"]);
+    let (config, ledger) = (Arc::clone(&rig.policy.config), Arc::clone(&rig.ledger));
+    let policy = Policy::new(config, ledger, [8; 16], Some(&rig.policy));
+    put(&mut rig, policy);
+    assert_eq!(lines(&rig.udp(CORE, &within("INFO", "b2"))), ["403 10.0.1.1:5060"]);
+    assert_eq!(rig.shard.calls(), 1, "the call is known still");
+}

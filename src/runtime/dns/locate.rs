@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwapOption;
 use moka::Expiry;
 use moka::sync::Cache;
 use smallvec::SmallVec;
@@ -63,9 +64,16 @@ impl Kept {
     }
 }
 
+/// Places before the cache of whole results.
+const NEAR: usize = 256;
+
 /// The cache of whole results.
 pub(super) struct Results {
     kept: Cache<LocateKey, Arc<Kept>, ahash::RandomState>,
+    /// Before it, by the hash of the key: what was looked for last. Nothing here counts, is timed or moved about at a
+    /// look; whoever finds something sees from it whether it still holds.
+    near: Box<[ArcSwapOption<Kept>]>,
+    places: ahash::RandomState,
 }
 
 struct Keep;
@@ -92,18 +100,46 @@ impl Results {
             .max_capacity(u64::try_from(entries).unwrap_or(u64::MAX))
             .expire_after(Keep)
             .build_with_hasher(ahash::RandomState::new());
-        Self { kept }
+        let near = (0..NEAR).map(|_| ArcSwapOption::empty()).collect();
+        Self { kept, near, places: ahash::RandomState::new() }
     }
 
     pub(super) fn clear(&self) {
         self.kept.invalidate_all();
+        self.near.iter().for_each(|place| place.store(None));
+    }
+
+    fn place(&self, key: &LocateKey) -> Option<&ArcSwapOption<Kept>> {
+        let at = self.places.hash_one(key) % u64::try_from(NEAR).unwrap_or(1);
+        self.near.get(usize::try_from(at).unwrap_or(0))
+    }
+
+    fn get(&self, key: &LocateKey) -> Option<Arc<Kept>> {
+        let place = self.place(key)?;
+        let near = place.load();
+        if let Some(kept) = near.as_ref().filter(|kept| kept.located.key == *key) {
+            return Some(Arc::clone(kept));
+        }
+        let kept = self.kept.get(key)?;
+        // Unless something newer has been put there meanwhile.
+        place.compare_and_swap(&near, Some(Arc::clone(&kept)));
+        Some(kept)
+    }
+
+    fn insert(&self, kept: Kept) {
+        let kept = Arc::new(kept);
+        let key = &kept.located.key;
+        self.kept.insert(key.clone(), Arc::clone(&kept));
+        if let Some(place) = self.place(key) {
+            place.store(Some(Arc::clone(&kept)));
+        }
     }
 }
 
 impl Inner {
     pub(super) fn locate_cached(self: &Arc<Self>, key: &LocateKey, now: Instant) -> Option<Arc<Located>> {
         let state = self.state.load();
-        let kept = self.results.kept.get(key);
+        let kept = self.results.get(key);
         if let Some(kept) = kept.filter(|k| k.epoch == state.epoch && now < k.located.expires) {
             if kept.refresh_is_due(now) {
                 // Looking is enough: what is due is asked for.
@@ -135,7 +171,7 @@ impl Inner {
             epoch: kept.epoch,
             keep: located.expires.saturating_duration_since(now),
         };
-        self.results.kept.insert(located.key.clone(), Arc::new(again));
+        self.results.insert(again);
         located
     }
 
@@ -318,7 +354,7 @@ impl Inner {
                 epoch: state.epoch,
                 keep,
             };
-            self.results.kept.insert(located.key.clone(), Arc::new(kept));
+            self.results.insert(kept);
         }
         located
     }

@@ -399,7 +399,7 @@ impl Check {
             self.tokens.insert(token.0, at);
         }
         let party = policy.sources.find(to.addr.ip());
-        let t1 = party.map_or(policy.timers, |p| policy.timers_to(p)).t1;
+        let t1 = party.map_or(policy.timers, |p| *policy.timers_to(p)).t1;
         let patience = party.map_or(policy.config.sip.try_timeout.min(t1 * 64), |p| policy.try_timeout_to(p));
         self.attempts.push(Attempt {
             tx,
