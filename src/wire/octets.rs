@@ -36,6 +36,12 @@ mod block {
             Self(load_unaligned_m128i(octets))
         }
 
+        /// Those that are the same in `other`.
+        #[inline(always)]
+        pub(crate) fn as_in(self, other: Self) -> Marks {
+            Marks(cmp_eq_mask_i8_m128i(self.0, other.0))
+        }
+
         /// Those equal to `b`.
         #[inline(always)]
         pub(crate) fn is(self, b: u8) -> Marks {
@@ -105,6 +111,12 @@ mod portable {
         #[inline(always)]
         fn marks(self, hit: impl Fn(u8) -> bool) -> Marks {
             Marks(self.0.iter().rev().fold(0, |bits, octet| bits << 1 | u32::from(hit(*octet))))
+        }
+
+        #[inline(always)]
+        pub(crate) fn as_in(self, other: Self) -> Marks {
+            let same = self.0.iter().zip(other.0).rev().map(|(a, b)| *a == b);
+            Marks(same.fold(0, |bits, same| bits << 1 | u32::from(same)))
         }
 
         #[inline(always)]
@@ -233,12 +245,6 @@ fn word(block: Block) -> Marks {
 #[inline(always)]
 pub(super) fn word_len(block: &[u8; BLOCK]) -> usize {
     word(Block::new(block)).bits().trailing_ones() as usize
-}
-
-/// Where `b` stands first in this block; beyond its end if nowhere.
-#[inline(always)]
-pub(super) fn octet_at(block: &[u8; BLOCK], b: u8) -> usize {
-    Block::new(block).is(b).bits().trailing_zeros() as usize
 }
 
 /// How many digits this block begins with.
@@ -393,6 +399,9 @@ mod tests {
                 assert_eq!(fast.at_most(b).bits(), slow.at_most(b).bits(), "{start} {b}");
                 assert_eq!(fast.between(b / 2, b).bits(), slow.between(b / 2, b).bits(), "{start} {b}");
                 assert_eq!(fast.with(b).at_most(b'z').bits(), slow.with(b).at_most(b'z').bits());
+                let other: [u8; BLOCK] = std::array::from_fn(|i| if i % 3 == 0 { octets[i] } else { b });
+                let same = fast.as_in(Block::new(&other)).bits();
+                assert_eq!(same, slow.as_in(portable::Block::new(&other)).bits(), "{start} {b}");
                 assert_eq!((fast.is(b) | fast.is(9)).bits(), (slow.is(b) | slow.is(9)).bits());
             }
             let of = |b: &u8| b.is_ascii_alphanumeric() || *b == b'-';
