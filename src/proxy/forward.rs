@@ -66,7 +66,7 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     let hops = decimal(u64::from(msg.max_forwards()?.saturating_sub(1).min(255)));
     // Where there is something to do, by place: the top Via, Max-Forwards, Routes.
     let mut rows: SmallVec<[(Range<usize>, Change); ROWS]> = SmallVec::new();
-    rows.push((via.range.clone(), Change::Stamp));
+    rows.push((via.range(), Change::Stamp));
     rows.push((msg.header(Name::MaxForwards)?.value_range, Change::Hops));
     for route in msg.headers(Name::Route) {
         if rows.len() == ROWS {

@@ -138,7 +138,7 @@ fn in_transaction(invite: &Message<'_>, method: &[u8]) -> Vec<u8> {
         out.extend_from_slice(part);
     }
     if let Some(via) = invite.top_via() {
-        push_row(&mut out, "Via", sub(invite.bytes, via.range));
+        push_row(&mut out, "Via", via.value());
     }
     for name in [Name::Route, Name::From, Name::CallId] {
         for field in invite.headers(name) {

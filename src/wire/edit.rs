@@ -178,9 +178,10 @@ impl<'a> Writer<'a> {
         let mut splices = Splices::default();
         stamp(&mut splices, via, source, false);
         if !splices.is_empty() {
-            self.copy_to(via.range.start);
-            splices.write(self.message.bytes, via.range.clone(), &mut self.out);
-            self.at = self.at.max(via.range.end);
+            let range = via.range();
+            self.copy_to(range.start);
+            self.at = self.at.max(range.end);
+            splices.write(self.message.bytes, range, &mut self.out);
         }
     }
 
@@ -206,7 +207,7 @@ pub fn stamp_via(edit: &mut Edit<'_>, via: &ViaRef<'_>, source: SocketAddr, add_
 
 pub(crate) fn stamp(splices: &mut Splices, via: &ViaRef<'_>, source: SocketAddr, add_rport: bool) {
     let end = via.params_end();
-    let honest = via.host.addr().map(|a| a.to_canonical()) == Some(source.ip().to_canonical());
+    let honest = via.host().addr().map(|a| a.to_canonical()) == Some(source.ip().to_canonical());
     if via.is_unmarked() && honest && !add_rport {
         return;
     }
@@ -246,15 +247,15 @@ pub fn remove_top_via(edit: &mut Edit<'_>, via: &ViaRef<'_>) {
 /// What goes with the topmost Via value: its row if it is alone there, else the comma behind it and
 /// the white space after that.
 pub fn top_via_range(message: Message<'_>, via: &ViaRef<'_>) -> Range<usize> {
-    if via.sole {
-        return via.row.clone();
+    if via.is_sole() {
+        return via.row();
     }
     let bytes = message.bytes;
-    let rest = via.range.end..via.row.end;
+    let rest = via.range().end..via.row().end;
     let comma = sub(bytes, rest.clone()).iter().position(|&b| b == b',').unwrap_or_default();
     let blanks =
         sub(bytes, rest.start + comma + 1..rest.end).iter().take_while(|&&b| super::scan::is_lws(b)).count();
-    via.range.start..rest.start + comma + 1 + blanks
+    via.range().start..rest.start + comma + 1 + blanks
 }
 
 /// Takes one value of a Route-like list away, with its row if it is alone there. To take several
