@@ -240,6 +240,7 @@ impl<'a> ViaRef<'a> {
     }
 
     /// Host of the sent-by.
+    #[inline]
     pub fn host(&self) -> HostRef<'a> {
         let spans = &self.spans;
         match spans.addr {
@@ -249,11 +250,13 @@ impl<'a> ViaRef<'a> {
     }
 
     /// Port of the sent-by; `None` when left out.
+    #[inline]
     pub fn port(&self) -> Option<u16> {
         self.spans.port
     }
 
     /// The sent-by as written, blanks round the colon included.
+    #[inline]
     pub fn sent_by(&self) -> &'a [u8] {
         sub(self.bytes, self.spans.sent_by.range())
     }
@@ -289,6 +292,7 @@ impl<'a> ViaRef<'a> {
     }
 
     /// The `branch`; `None` if absent or empty (RFC 2543 elements).
+    #[inline]
     pub fn branch(&self) -> Option<&'a [u8]> {
         Some(sub(self.bytes, self.spans.noted.branch.range())).filter(|b| !b.is_empty())
     }
