@@ -67,14 +67,22 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     // Where there is something to do, by place: the top Via, Max-Forwards, Routes.
     let mut rows: SmallVec<[(Range<usize>, Change); ROWS]> = SmallVec::new();
     rows.push((via.range(), Change::Stamp));
-    rows.push((msg.header(Name::MaxForwards)?.value_range, Change::Hops));
+    let hops_at = msg.header(Name::MaxForwards)?.value_range;
+    let mut hops_due = true;
     for route in msg.headers(Name::Route) {
-        if rows.len() == ROWS {
+        if rows.len() + 1 >= ROWS {
             return None;
+        }
+        if hops_due && hops_at.start < route.row.start {
+            rows.push((hops_at.clone(), Change::Hops));
+            hops_due = false;
         }
         rows.push((route.row, Change::Gone));
     }
-    // As they mostly do come.
+    if hops_due {
+        rows.push((hops_at, Change::Hops));
+    }
+    // Seldom stands the Via behind one of these.
     if !rows.is_sorted_by_key(|(range, _)| range.start) {
         rows.sort_unstable_by_key(|(range, _)| range.start);
     }
@@ -88,8 +96,7 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     }
     out.put(&f.out.via_prefix);
     out.put(f.branch.as_bytes());
-    out.put(alias(f));
-    out.put(b"\r\n");
+    out.put(end_of_via(f));
     for (range, change) in &rows {
         let range = range.clone();
         match change {
@@ -101,9 +108,9 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     Some(out.finish())
 }
 
-/// The parameter that offers the connection (RFC 5923 §4).
-const fn alias(f: &Forward<'_>) -> &'static [u8] {
-    if f.alias { b";alias" } else { b"" }
+/// What follows the branch in our Via: perhaps the parameter that offers the connection (RFC 5923 §4).
+const fn end_of_via(f: &Forward<'_>) -> &'static [u8] {
+    if f.alias { b";alias\r\n" } else { b"\r\n" }
 }
 
 /// What becomes of a row.
@@ -124,7 +131,7 @@ fn by_splices(msg: &Message<'_>, f: &Forward<'_>) -> Vec<u8> {
     if records_route(msg.method()) {
         record_route(msg, f, |parts| edit.insert_parts(top, parts));
     }
-    edit.insert_parts(top, &[&f.out.via_prefix, f.branch.as_bytes(), alias(f), b"\r\n"]);
+    edit.insert_parts(top, &[&f.out.via_prefix, f.branch.as_bytes(), end_of_via(f)]);
     if let Some(via) = msg.top_via() {
         stamp_via(&mut edit, &via, f.source, false, true);
     }

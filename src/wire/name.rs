@@ -171,6 +171,7 @@ struct Word {
 }
 
 /// Where a name of so many octets stands in [`WORDS`], by the first two of it and of its colon in any case.
+#[inline(always)]
 const fn place_of(first: [u8; 2], len: usize) -> usize {
     // Found by trial: no two of the names share a place.
     let pair = u16::from_le_bytes(first) | 0x2020;

@@ -328,11 +328,14 @@ fn controls_in(bytes: &[u8], at: usize) -> u64 {
 
 #[inline(always)]
 fn controls_of(window: &[u8; WINDOW]) -> u64 {
-    let (blocks, _) = window.as_chunks::<BLOCK>();
-    blocks.iter().rev().fold(0, |bits, block| {
+    let marks = |block: &[u8; BLOCK]| {
         let block = Block::new(block);
-        bits << BLOCK | u64::from((block.at_most(0x1f) | block.is(0x7f)).bits())
-    })
+        (block.at_most(0x1f) | block.is(0x7f)).bits()
+    };
+    let (blocks, _) = window.as_chunks();
+    let [a, b, c, d] = blocks else { return 0 };
+    let (low, high) = (marks(a) | marks(b) << BLOCK, marks(c) | marks(d) << BLOCK);
+    u64::from(low) | u64::from(high) << (2 * BLOCK)
 }
 
 #[inline(never)]
