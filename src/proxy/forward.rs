@@ -190,7 +190,7 @@ fn record_route(msg: &Message<'_>, f: &Forward<'_>, mut put: impl FnMut(&[&[u8]]
         } else {
             b"Record-Route: <sip:"
         };
-        put(&[scheme, listener.route_uri.as_bytes(), b";", dialog::PARAM.as_bytes(), b"=", &token, b">\r\n"]);
+        put(&[scheme, listener.route_uri.as_bytes(), dialog::BEFORE.as_bytes(), &token, b">\r\n"]);
     };
     value(f.out);
     if f.out.id != f.inn.id {

@@ -186,15 +186,22 @@ pub(super) fn find(bytes: &[u8], range: Range<usize>, hit: impl Fn(Block) -> Mar
 #[inline(always)]
 pub(super) fn seek(bytes: &[u8], range: Range<usize>, hit: impl Fn(Block) -> Marks) -> Option<usize> {
     let mut at = range.start;
-    while at < range.end {
-        let bits = hit(Block::new(bytes.get(at..)?.first_chunk()?)).bits();
+    if at >= range.end {
+        return Some(range.end);
+    }
+    let (blocks, _) = bytes.get(at..)?.as_chunks();
+    for block in blocks {
+        let bits = hit(Block::new(block)).bits();
         if bits != 0 {
             // A block may reach beyond the range.
             return Some((at + bits.trailing_zeros() as usize).min(range.end));
         }
         at += BLOCK;
+        if at >= range.end {
+            return Some(range.end);
+        }
     }
-    Some(range.end)
+    None
 }
 
 /// Fewer octets than a block from `at` to the end: a block that ends with them, and how many octets
