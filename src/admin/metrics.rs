@@ -368,6 +368,11 @@ fn sockets(text: &mut Text, counters: &Counters) {
         .sample(&[], read(&counters.icmp_errors));
     text.family("sbe_handed_over_total", "counter", "Datagrams given to the process that takes over.")
         .sample(&[], read(&counters.handed_over));
+    let segmentation = "1: datagrams of one length to one place may leave as one run; 0: somebody captures packets, or it is off.";
+    text.family("sbe_udp_segmentation", "gauge", segmentation)
+        .sample(&[], u64::from(counters.segmentation.load(Ordering::Relaxed)));
+    text.family("sbe_udp_runs_total", "counter", "Runs of datagrams that the kernel divides.")
+        .sample(&[], read(&counters.datagram_runs));
     text.family("sbe_udp_wakeups_total", "counter", "Times that a UDP socket was found ready.")
         .sample(&[], read(&counters.udp_wakeups));
     text.family("sbe_panics_total", "counter", "Panics that were caught; each is a bug.")

@@ -354,6 +354,7 @@ fn runtime(report: &mut Report<'_>, root: &Section<'_>) -> Runtime {
         drain_timeout: section
             .duration(report, "drain_timeout", Duration::ZERO..=YEAR)
             .unwrap_or(d.drain_timeout),
+        udp_segmentation: section.boolean(report, "udp_segmentation").unwrap_or(d.udp_segmentation),
     }
 }
 

@@ -76,7 +76,7 @@ impl Default for Probe {
 
 impl Default for Runtime {
     fn default() -> Self {
-        Runtime { workers: 0, drain_timeout: Duration::from_secs(30) }
+        Runtime { workers: 0, drain_timeout: Duration::from_secs(30), udp_segmentation: true }
     }
 }
 

@@ -387,6 +387,8 @@ pub struct Runtime {
     pub workers: usize,
     /// Longest drain before exit.
     pub drain_timeout: Duration,
+    /// Datagrams that are alike go to the kernel as one, unless packets are captured on this host.
+    pub udp_segmentation: bool,
 }
 
 /// `[log]`

@@ -60,7 +60,7 @@ kinds! {
         "digest_password_file", "basic_user", "basic_password_file", "accept_json", "override",
     ]
     OVERRIDE "[[alto.override]]" ["prefix", "cost"]
-    RUNTIME "[runtime]" ["workers", "drain_timeout"]
+    RUNTIME "[runtime]" ["workers", "drain_timeout", "udp_segmentation"]
     LOG "[log]" ["format", "level"]
     ADMIN "[admin]" ["bind", "token_file", "read_token_file"]
     RECORDS "[records]" ["output", "max_size", "keep", "queue", "max_open"]

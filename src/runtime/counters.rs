@@ -1,6 +1,6 @@
 //! What the sockets count, for the metrics. Plain atomics, added to once per batch where it matters.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 use crate::flow::Transport;
 
@@ -110,6 +110,10 @@ pub struct Counters {
     pub icmp_errors: AtomicU64,
     /// Times that a UDP socket was found ready: the wake-ups that batches are to save.
     pub udp_wakeups: AtomicU64,
+    /// Runs of datagrams that went to the kernel as one.
+    pub datagram_runs: AtomicU64,
+    /// Runs may be made at the moment.
+    pub segmentation: AtomicBool,
     /// Workers that datagrams are spread over at the moment.
     pub udp_workers: AtomicU64,
     /// Panics of an element that were caught; each is a bug.

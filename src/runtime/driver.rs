@@ -32,6 +32,7 @@ use super::events::{EventLog, PeerNames};
 use super::pace::{Cores, Pace, Spread};
 use super::pool::Pool;
 use super::quoted::quotes_call_id;
+use super::runs::Runs;
 use super::sys::{self, BATCH, SendBatch};
 use super::tap::Tap;
 use super::tls::Tls;
@@ -107,6 +108,8 @@ pub(super) struct Slot<E> {
     wake: Notify,
     /// Tells it while it is on its own.
     pub(super) bell: Bell,
+    /// What its worker sent in runs; an error may come back to any worker.
+    pub(super) runs: Mutex<Runs>,
 }
 
 impl<E: Element> Slot<E> {
@@ -116,6 +119,7 @@ impl<E: Element> Slot<E> {
             announced: AtomicU64::new(u64::MAX),
             wake: Notify::new(),
             bell: Bell::default(),
+            runs: Mutex::default(),
         }
     }
 
@@ -533,9 +537,14 @@ impl<E: Element> Worker<E> {
         self.carry_out(Step::Sent(token, conn, reused), now);
     }
 
-    /// An ICMP error. One that quotes enough goes to the owner of the call, else to all.
+    /// An ICMP error. One that quotes enough goes to the owner of the call, else to all; and to those whose
+    /// datagrams went with that one, at the next [`Worker::settle`].
     pub(super) fn undeliverable(&self, now: Instant, to: std::net::SocketAddr, payload: &[u8]) {
         self.pass_error_on(to, payload);
+        let of = |slot: &Slot<E>| slot.runs.lock().unwrap_or_else(PoisonError::into_inner).take(to, payload);
+        for token in self.node.slots.iter().find_map(of).into_iter().flatten() {
+            self.failed(Some(token), SendFailure::Icmp);
+        }
         let shards = self.node.slots.len();
         if quotes_call_id(payload) {
             let shard = E::shard_of(payload, self.node.secret, shards) % shards;

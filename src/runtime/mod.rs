@@ -28,6 +28,7 @@ mod instances;
 mod listen;
 pub mod log;
 pub mod node;
+mod onlookers;
 mod outcomes;
 mod pace;
 mod pool;
@@ -36,6 +37,7 @@ mod quoted;
 mod random;
 mod records;
 mod rest;
+mod runs;
 pub mod secret;
 mod stream;
 mod sys;
@@ -209,6 +211,7 @@ fn start_spread<E: Element>(
         tap: Arc::default(),
     });
     Counters::add(&node.counters.udp_workers, udp_workers);
+    node.counters.segmentation.store(config.runtime.udp_segmentation, Ordering::Relaxed);
     let mut handle = Handle { node, threads: Vec::with_capacity(workers), sockets: twins };
     let (report, reports) = std::sync::mpsc::channel();
     for (index, sockets) in sockets.into_iter().enumerate() {

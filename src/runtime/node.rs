@@ -26,7 +26,7 @@ use super::random::{random, random_words};
 use super::tls::{Certificate, Tls};
 use super::upgrade::channel::Secrets;
 use super::upgrade::{Desk, Heritage, Predecessor};
-use super::{Counters, Handle, alto, follow, probe, secret, start_from, workers};
+use super::{Counters, Handle, alto, follow, onlookers, probe, secret, start_from, workers};
 
 /// An instance of a peer (`None`: the core's) and how it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,6 +173,8 @@ impl Node {
             .ask_health(Box::new(move |now| weak.upgrade().map(|node| node.down(now)).unwrap_or_default()));
         tokio.spawn(probe::run(Arc::downgrade(&node), Arc::clone(&node.policy_changed), random()?));
         tokio.spawn(follow::run(Arc::downgrade(&node), Arc::clone(&node.names_changed)));
+        onlookers::look(config.runtime.udp_segmentation, node.handle.counters());
+        tokio.spawn(onlookers::run(Arc::downgrade(&node)));
         tokio.spawn(watch_certificates(Arc::downgrade(&node)));
         tokio.spawn(follow::forget_departed(Arc::downgrade(&node)));
         tokio.spawn(alto::run(Arc::downgrade(&node), Arc::clone(&node.alto), random()?));

@@ -107,15 +107,26 @@ const PLENTY: usize = 24;
 /// So many datagrams are to collect in a rest, about: what one wake-up for all of them saves falls off
 /// beyond, while the delay grows.
 const GATHERED: u32 = 8;
-/// Longest rest: what it adds to the way of a message at most.
-const LONGEST: Duration = Duration::from_millis(1);
+/// Longest rest: what it adds to the way of a message at most. Half of it is what it adds to the median.
+const LONGEST: Duration = Duration::from_micros(80);
 /// Rests shorter than this are not worth the system call.
-const SHORTEST: Duration = Duration::from_micros(50);
-/// After a rest that took twice as long as the longest there is none for this long.
-const LATE: Duration = Duration::from_millis(500);
+const SHORTEST: Duration = Duration::from_micros(20);
+/// A thread gets up later than it has asked for, on a virtual machine by some tens of microseconds. That much is
+/// allowed for, within this.
+const OVERSLEPT: Duration = Duration::from_micros(60);
+/// After a rest that took so long there is none for as long as that.
+const LATE: Duration = Duration::from_millis(2);
+const LATE_FOR: Duration = Duration::from_millis(500);
+/// Rests are judged by so many of them.
+const JUDGED: u32 = 32;
+/// So many datagrams, in tenths, must have been found after a rest on average: a rest costs a wake-up, and saves one
+/// for each but the first.
+const WORTH: usize = 15;
+/// When they were not: so long there is none.
+const IDLE_FOR: Duration = Duration::from_millis(200);
 
-/// Decides when a worker rests, and for how long: the busier it is, the shorter. At half of what a core can
-/// carry, a rest is a tenth or two of a millisecond.
+/// Decides when a worker rests, and for how long: the busier it is, the shorter. Evenly spaced datagrams are too far
+/// apart for it up to some 20,000 a second; those that come in bursts are not.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
     /// When the window began, and when it is over.
@@ -124,14 +135,22 @@ pub(super) struct Pace {
     /// How long a rest is under the present load; `None`: too little is going on.
     rest: Option<Duration>,
     rested: Option<Instant>,
-    /// Rests have taken too long: none before then.
+    /// Rests have taken too long, or brought too little: none before then.
     not_before: Option<Instant>,
+    /// By how much a rest is longer than was asked for, on average.
+    overslept: Duration,
+    /// The last turn ended with a rest.
+    judging: bool,
+    /// Rests since they were judged, and what was found after them.
+    rests: u32,
+    found: usize,
 }
 
 impl Pace {
-    /// A turn has emptied a socket after `n` datagrams: how long to rest before looking again, if at all.
+    /// A turn has emptied a socket after `n` datagrams: how long to ask for rest before looking again, if at all.
     pub(super) fn rest_after(&mut self, now: Instant, n: usize) -> Option<Duration> {
         self.count = self.count.saturating_add(n);
+        self.judge(now, n);
         match self.window {
             Some((_, end)) if now < end => {}
             Some((began, _)) => {
@@ -149,16 +168,35 @@ impl Pace {
         let rest = self.rest.filter(|_| n > 0 && n < PLENTY)?;
         // With several sockets one rest serves them all.
         let lately = self.rested.is_some_and(|t| now.saturating_duration_since(t) < rest / 2);
-        let late = self.not_before.is_some_and(|t| now < t);
-        (!lately && !late).then_some(rest)
+        let barred = self.not_before.is_some_and(|t| now < t);
+        (!lately && !barred).then(|| rest.saturating_sub(self.overslept).max(Duration::from_micros(1)))
     }
 
-    /// A rest that was begun then has ended. Where others want the core too, whoever lets go of it gets it back late,
-    /// and all that came in meanwhile has waited.
-    pub(super) fn rested(&mut self, begun: Instant, now: Instant) {
+    /// A rest for which `asked` was asked, and that was begun then, has ended. Where others want the core too, whoever
+    /// lets go of it gets it back late, and all that came in meanwhile has waited.
+    pub(super) fn rested(&mut self, asked: Duration, begun: Instant, now: Instant) {
+        let took = now.saturating_duration_since(begun);
         self.rested = Some(now);
-        if now.saturating_duration_since(begun) > 2 * LONGEST {
-            self.not_before = Some(now + LATE);
+        self.judging = true;
+        // Where a whole rest is overslept, the shortest that can be had is still better than none.
+        self.overslept = (self.overslept * 7 + took.saturating_sub(asked).min(OVERSLEPT)) / 8;
+        if took > LATE {
+            self.not_before = Some(now + LATE_FOR);
+        }
+    }
+
+    /// What the turn after a rest found, over many of them, tells whether they are worth it.
+    fn judge(&mut self, now: Instant, n: usize) {
+        if !std::mem::take(&mut self.judging) {
+            return;
+        }
+        self.rests += 1;
+        self.found += n;
+        if self.rests == JUDGED {
+            if self.found * 10 < WORTH * JUDGED as usize {
+                self.not_before = Some(now + IDLE_FOR);
+            }
+            (self.rests, self.found) = (0, 0);
         }
     }
 }
@@ -219,23 +257,28 @@ mod tests {
         assert_eq!(spread.sample(now + 5 * SAMPLE, 5 * SAMPLE, 0), None, "unknown: one");
     }
 
-    #[test]
-    fn a_steady_load_makes_for_rests_and_a_full_turn_does_not() {
+    /// A pace after a steady load of so many datagrams a millisecond.
+    fn steady(each: usize) -> (Pace, Instant) {
         let mut pace = Pace::default();
         let mut now = Instant::now();
-        let mut rests = 0;
         for _ in 0..40 {
             now += MS;
-            rests += u32::from(pace.rest_after(now, 5).is_some());
+            pace.rest_after(now, each);
         }
-        assert!(rests > 0);
+        (pace, now)
+    }
+
+    #[test]
+    fn a_steady_load_makes_for_rests_and_a_full_turn_does_not() {
+        let (mut pace, mut now) = steady(5);
         assert_eq!(pace.rest_after(now, 5), Some(LONGEST), "five a millisecond");
         assert_eq!(pace.rest_after(now, 30), None, "a full turn");
         assert_eq!(pace.rest_after(now, 0), None, "an empty one");
-        pace.rested(now, now);
+        pace.rested(LONGEST, now, now + LONGEST);
+        now += LONGEST;
         assert_eq!(pace.rest_after(now, 5), None, "another socket's rest a moment ago");
         // One that took long shows that others want the core: none for a while.
-        pace.rested(now, now + 5 * MS);
+        pace.rested(LONGEST, now, now + 5 * MS);
         let mut rest_in = |until: Duration| {
             let end = now + until;
             let mut rests = false;
@@ -245,26 +288,68 @@ mod tests {
             }
             rests
         };
-        assert!(!rest_in(LATE));
+        assert!(!rest_in(LATE_FOR));
         assert!(rest_in(20 * MS));
     }
 
     #[test]
     fn the_busier_a_worker_is_the_shorter_it_rests() {
         let rest = |each: usize| {
-            let mut pace = Pace::default();
-            let mut now = Instant::now();
-            for _ in 0..40 {
-                now += MS;
-                pace.rest_after(now, each);
-            }
+            let (mut pace, now) = steady(each);
             pace.rest_after(now, 1)
         };
-        let (few, more, many) = (rest(8), rest(32), rest(64));
-        assert!(few > more && more > many, "{few:?} {more:?} {many:?}");
-        // Half of what a core can carry: some 60 datagrams a millisecond.
-        assert!(many.is_some_and(|rest| rest < MS / 5), "{many:?}");
-        assert_eq!(rest(400), None, "there is no need to");
+        let (few, more, many) = (rest(8), rest(160), rest(320));
+        assert_eq!(few, Some(LONGEST));
+        assert!(few > more && more > many && many.is_some(), "{few:?} {more:?} {many:?}");
+        assert_eq!(rest(800), None, "there is no need to");
+    }
+
+    #[test]
+    fn a_rest_is_as_long_as_wanted_though_the_thread_oversleeps() {
+        let late = Duration::from_micros(23);
+        let (mut pace, mut now) = steady(5);
+        let mut asked = Duration::ZERO;
+        for _ in 0..100 {
+            asked = pace.rest_after(now, 5).expect("a steady load");
+            pace.rested(asked, now, now + asked + late);
+            now += MS;
+        }
+        let rest = asked + late;
+        assert!(rest.abs_diff(LONGEST) < Duration::from_micros(2), "{rest:?}");
+        // However late it gets up, it asks for something.
+        for _ in 0..100 {
+            asked = pace.rest_after(now, 5).expect("a steady load");
+            pace.rested(asked, now, now + MS);
+            now += 2 * MS;
+        }
+        assert!(!asked.is_zero() && asked <= LONGEST - OVERSLEPT + Duration::from_micros(1), "{asked:?}");
+    }
+
+    #[test]
+    fn rests_that_find_little_are_given_up_for_a_while() {
+        // So many rests of a hundred milliseconds' opportunities, if each finds so many.
+        let rests = |found: usize| {
+            let (mut pace, mut now) = steady(5);
+            let mut rests = 0;
+            for _ in 0..100 {
+                now += MS;
+                if let Some(rest) = pace.rest_after(now, 5) {
+                    rests += 1;
+                    pace.rested(rest, now, now + rest);
+                    pace.rest_after(now + rest, found);
+                }
+            }
+            // Later they are tried again.
+            now += IDLE_FOR;
+            for _ in 0..40 {
+                now += MS;
+                pace.rest_after(now, 5);
+            }
+            assert!(pace.rest_after(now, 5).is_some());
+            rests
+        };
+        assert_eq!(rests(1), JUDGED);
+        assert_eq!(rests(2), 100);
     }
 
     #[test]
@@ -276,11 +361,7 @@ mod tests {
             assert_eq!(pace.rest_after(now, 2), None);
         }
         // A long pause after a steady load ends it.
-        for _ in 0..40 {
-            now += MS;
-            pace.rest_after(now, 5);
-        }
-        now += 1000 * MS;
-        assert_eq!(pace.rest_after(now, 5), None);
+        let (mut pace, now) = steady(5);
+        assert_eq!(pace.rest_after(now + 1000 * MS, 5), None);
     }
 }

@@ -17,7 +17,7 @@ impl<E: Element> Worker<E> {
         // The thread itself: were only the task to wait, the event loop would still be woken by
         // every datagram. The worker's other tasks wait this moment with it.
         std::thread::sleep(rest);
-        pace.rested(now, Instant::now());
+        pace.rested(rest, now, Instant::now());
         true
     }
 

@@ -17,9 +17,11 @@ use tokio::io::unix::AsyncFd;
 
 mod allocator;
 mod process;
+mod send;
 pub use allocator::Allocator;
 pub use process::no_huge_pages;
 pub(super) use process::{activated, raise_descriptor_limit, sleep_precisely, thread_time};
+pub(super) use send::{RUN, SendBatch, send_one};
 
 /// Datagrams received or sent by one system call.
 pub(super) const BATCH: usize = 32;
@@ -419,69 +421,6 @@ fn local_address(header: &libc::msghdr) -> Option<IpAddr> {
     found
 }
 
-/// Sends one datagram without waiting. Errors as with [`SendBatch::send`].
-pub(super) fn send_one(fd: BorrowedFd<'_>, to: SocketAddr, bytes: &[u8]) -> io::Result<()> {
-    let mut address = no_address();
-    let len = write_address(to, &mut address);
-    let (octets, name) = (bytes.as_ptr().cast(), ptr::from_ref(&address).cast());
-    // SAFETY: `bytes` and `address` are as long as stated, and live through the call.
-    let sent = unsafe { libc::sendto(fd.as_raw_fd(), octets, bytes.len(), libc::MSG_DONTWAIT, name, len) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Reused room for sending [`BATCH`] datagrams.
-pub(super) struct SendBatch {
-    addresses: Box<[libc::sockaddr_storage; BATCH]>,
-    vectors: Box<[libc::iovec; BATCH]>,
-    headers: Box<[libc::mmsghdr; BATCH]>,
-}
-
-impl SendBatch {
-    /// Reserves the room.
-    pub(super) fn new() -> Self {
-        Self {
-            addresses: Box::new([no_address(); BATCH]),
-            vectors: Box::new([libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 }; BATCH]),
-            headers: Box::new([no_header(); BATCH]),
-        }
-    }
-
-    /// Sends the first datagrams of `datagrams` without waiting; returns how many went.
-    /// An error is that of the first one: `WouldBlock`, its own, or an ICMP error of the past.
-    pub(super) fn send<'a>(
-        &mut self,
-        fd: BorrowedFd<'_>,
-        datagrams: impl Iterator<Item = (SocketAddr, &'a [u8])>,
-    ) -> io::Result<usize> {
-        let mut n = 0;
-        for (to, bytes) in datagrams.take(BATCH) {
-            let len = write_address(to, &mut self.addresses[n]);
-            // The kernel only reads from what an iovec of a send points at.
-            self.vectors[n] =
-                libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-            let header = &mut self.headers[n].msg_hdr;
-            header.msg_name = ptr::from_mut(&mut self.addresses[n]).cast();
-            header.msg_namelen = len;
-            header.msg_iov = ptr::from_mut(&mut self.vectors[n]);
-            header.msg_iovlen = 1;
-            n += 1;
-        }
-        if n == 0 {
-            return Ok(0);
-        }
-        // SAFETY: n headers, each pointing at live buffers; `datagrams` borrows them for 'a.
-        let sent = unsafe {
-            libc::sendmmsg(
-                fd.as_raw_fd(),
-                self.headers.as_mut_ptr(),
-                n as libc::c_uint,
-                libc::MSG_DONTWAIT as _,
-            )
-        };
-        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
-    }
-}
-
 /// An entry of a socket's error queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuedError<'a> {
@@ -555,3 +494,5 @@ fn means_unreachable(origin: u8, icmp_type: u8, icmp_code: u8) -> bool {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(super) use tests::refuse_runs;

@@ -11,6 +11,8 @@ use std::io;
 use std::net::{SocketAddr, UdpSocket as StdSocket};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -24,10 +26,12 @@ use crate::shard::io::SendToken;
 use super::counters::{Counters, DropReason};
 use super::driver::{Arrived, Worker};
 use super::element::Element;
-use super::sys::{self, BATCH, DATAGRAM, ErrorReader, Received, RecvBatch};
+use super::sys::{self, BATCH, DATAGRAM, ErrorReader, RUN, Received, RecvBatch};
 
 /// Datagrams waiting for room in the send buffer, per socket and kind.
 const SEND_QUEUE: usize = 4096;
+/// Longer queues stay in their order: they have waited for room, and sorting them would cost more than it saves.
+const GROUPED: usize = 2 * BATCH;
 /// Batches taken before other tasks of the worker get their turn.
 const BATCHES_PER_TURN: usize = 4;
 /// Error queue entries taken before other tasks get their turn.
@@ -57,6 +61,24 @@ pub(super) struct UdpSocket {
     requests: RefCell<VecDeque<Datagram>>,
     /// The send buffer is full and somebody waits for room in it.
     blocked: Cell<bool>,
+    /// Datagrams up to this length may be parts of runs. What the kernel or a device refuses lowers it.
+    longest_part: Cell<usize>,
+}
+
+impl<E: Element> Worker<E> {
+    /// These datagrams have been sent in runs of these lengths.
+    fn sent_in_runs(&self, runs: impl Iterator<Item = usize>, mut sent: impl Iterator<Item = Datagram>) {
+        for others in runs.map(|n| n.saturating_sub(1)) {
+            let Some(first) = sent.next() else { return };
+            if others > 0 {
+                Counters::add(&self.counters().datagram_runs, 1);
+                let tokens = sent.by_ref().take(others).filter_map(|d| d.token).collect();
+                let mut kept =
+                    self.node.slots[self.index].runs.lock().unwrap_or_else(PoisonError::into_inner);
+                kept.remember(first.to, first.bytes, tokens);
+            }
+        }
+    }
 }
 
 impl UdpSocket {
@@ -71,6 +93,7 @@ impl UdpSocket {
             answers: RefCell::default(),
             requests: RefCell::default(),
             blocked: Cell::new(false),
+            longest_part: Cell::new(RUN),
         }))
     }
 
@@ -101,10 +124,25 @@ impl UdpSocket {
     #[inline]
     pub(super) fn flush<E: Element>(socket: &Rc<Self>, kind: Kind, worker: &Rc<Worker<E>>) {
         let queue = socket.of(kind);
-        if socket.blocked.get() || queue.borrow().is_empty() {
+        if socket.blocked.get() {
             return;
         }
-        Self::flush_some(socket, queue, worker);
+        let mut datagrams = queue.borrow_mut();
+        let sent = match datagrams.front() {
+            None => return,
+            // One alone, as mostly while little is going on. What fails is tried again below.
+            Some(one) if datagrams.len() == 1 => {
+                sys::send_one(socket.fd.get_ref().as_fd(), one.to, &one.bytes).is_ok()
+            }
+            Some(_) => false,
+        };
+        if sent {
+            datagrams.clear();
+            Counters::add(&worker.counters().datagrams_out, 1);
+        } else {
+            drop(datagrams);
+            Self::flush_some(socket, queue, worker);
+        }
     }
 
     #[inline(never)]
@@ -118,22 +156,33 @@ impl UdpSocket {
         // The first datagram's failure may be the echo of an ICMP error for an earlier one, which
         // the kernel reports once to whoever calls next: so each gets a second try.
         let mut tried = false;
+        // A run has failed twice: each goes alone.
+        let mut alone = false;
+        group(queue.make_contiguous());
         while let Some(first) = queue.front() {
             let fd = socket.fd.get_ref().as_fd();
-            let result = if queue.len() == 1 {
+            let mut batch = worker.send_batch.borrow_mut();
+            let single = queue.len() == 1;
+            let result = if single {
                 sys::send_one(fd, first.to, &first.bytes).map(|()| 1)
             } else {
-                let datagrams = queue.iter().map(|d| (d.to, &d.bytes[..]));
-                worker.send_batch.borrow_mut().send(fd, datagrams)
+                let runs = !alone && worker.counters().segmentation.load(Ordering::Relaxed);
+                let part = if runs { socket.longest_part.get() } else { 0 };
+                batch.send(fd, part, queue.iter().map(|d| (d.to, &d.bytes[..])))
             };
             match result {
+                Ok(1) => {
+                    sent += 1;
+                    tried = false;
+                    drop(queue.pop_front());
+                }
                 Ok(n) => {
                     sent += n;
                     tried = false;
-                    if n == 1 {
-                        drop(queue.pop_front());
-                    } else {
+                    if batch.sent_runs().len() == n {
                         drop(queue.drain(..n));
+                    } else {
+                        worker.sent_in_runs(batch.sent_runs(), queue.drain(..n));
                     }
                 }
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
@@ -142,6 +191,13 @@ impl UdpSocket {
                     break;
                 }
                 Err(_) if !tried => tried = true,
+                Err(e) if !single && !alone && batch.first_run() > 1 => {
+                    alone = true;
+                    tried = false;
+                    if let Some(longest) = longest_part_after(&e, first.bytes.len()) {
+                        socket.longest_part.set(longest.min(socket.longest_part.get()));
+                    }
+                }
                 Err(e) => {
                     tried = false;
                     if let Some(failed) = queue.pop_front() {
@@ -333,6 +389,25 @@ impl UdpSocket {
         Counters::add(&worker.counters().icmp_errors, taken);
         worker.settle(now);
         drained
+    }
+}
+
+/// Brings together what goes to one place, where runs can be made of it. What goes to one place keeps its order.
+fn group(queue: &mut [Datagram]) {
+    if queue.len() <= GROUPED && !queue.is_sorted_by_key(|d| d.to) {
+        queue.sort_by_key(|d| d.to);
+    }
+}
+
+/// How long the parts of runs may be after one with parts of this length was refused; `None`: it was not because of
+/// the run.
+fn longest_part_after(error: &io::Error, part: usize) -> Option<usize> {
+    match error.raw_os_error() {
+        // Longer than the path takes in one packet, or a kernel that knows no runs.
+        Some(libc::EINVAL | libc::EMSGSIZE) => Some(part.saturating_sub(1)),
+        // A way out that cannot divide them, for want of a checksum in hardware or under IPsec.
+        Some(libc::EIO | libc::EOPNOTSUPP | libc::ENOPROTOOPT) => Some(0),
+        _ => None,
     }
 }
 

@@ -48,7 +48,7 @@ fn the_defaults_are_those_of_the_manual() {
         (Sticky::Call, SrvSelection::Exact, Families::Both)
     );
     assert_eq!(dns.transports, [Transport::Tls, Transport::Tcp, Transport::Udp]);
-    assert_eq!(Runtime::default(), Runtime { workers: 0, drain_timeout: ms(30_000) });
+    assert_eq!(Runtime::default(), Runtime { workers: 0, drain_timeout: ms(30_000), udp_segmentation: true });
 }
 
 /// The `[[peer]]` with this behind its `probe`.

@@ -94,3 +94,46 @@ fn a_batch_that_is_used_again_tells_of_each_datagram_anew() {
         }
     }
 }
+
+/// Has the kernel refuse runs on this process's sockets with that address: it divides none without checksums.
+pub(in crate::runtime) fn refuse_runs(local: SocketAddr) {
+    let mut found = false;
+    for fd in 3..1024 {
+        let mut storage = no_address();
+        let mut len = mem::size_of_val(&storage) as libc::socklen_t;
+        // SAFETY: the kernel writes at most `len` octets there, and looks the descriptor up itself.
+        let rc = unsafe { libc::getsockname(fd, ptr::from_mut(&mut storage).cast(), &raw mut len) };
+        if rc == 0 && read_address(&storage) == Some(local) {
+            found |= set_int(fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).is_ok();
+        }
+    }
+    assert!(found, "no socket at {local}");
+}
+
+#[test]
+fn runs_are_made_of_what_is_alike_and_no_longer_than_allowed() {
+    use std::net::UdpSocket;
+    let sender = UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let receivers = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").expect("a port"));
+    let to = [0, 1].map(|i: usize| receivers[i].local_addr().expect("bound"));
+    let mut batch = SendBatch::new();
+    let mut runs = |part: usize, datagrams: &[(usize, usize)]| {
+        let octets = vec![7; RUN];
+        let datagrams = datagrams.iter().map(|(whose, len)| (to[*whose], &octets[..*len]));
+        batch.send(sender.as_fd(), part, datagrams).expect("sent");
+        batch.sent_runs().collect::<Vec<_>>()
+    };
+    assert_eq!(runs(RUN, &[(0, 5), (0, 5), (0, 5)]), [3]);
+    assert_eq!(runs(RUN, &[(0, 5), (0, 5), (0, 4), (0, 4)]), [3, 1], "a shorter one ends it");
+    assert_eq!(runs(RUN, &[(0, 4), (0, 5), (0, 5)]), [1, 2], "a longer one begins another");
+    assert_eq!(runs(RUN, &[(0, 5), (1, 5), (1, 5), (0, 5)]), [1, 2, 1]);
+    assert_eq!(runs(4, &[(0, 5), (0, 5), (0, 4), (0, 4)]), [1, 1, 2]);
+    assert_eq!(runs(0, &[(0, 5), (0, 5)]), [1, 1]);
+    assert_eq!(runs(RUN, &[(0, 0), (0, 0), (0, 5)]), [1, 1, 1], "empty ones");
+    assert_eq!(
+        runs(RUN, &[(0, 25_000), (0, 25_000), (0, 25_000)]),
+        [2, 1],
+        "no longer than a datagram can be"
+    );
+    assert_eq!(runs(RUN, &[(0, 5); 40]), [BATCH]);
+}

@@ -93,7 +93,7 @@ pub(in crate::runtime) fn config(listen: &[(Transport, &str)]) -> Config {
         federation_open: false,
         federation_trust: true,
         alto: None,
-        runtime: Runtime { workers: 1, drain_timeout: second },
+        runtime: Runtime { workers: 1, drain_timeout: second, udp_segmentation: true },
         log: Log { json: false, level: "info".into() },
         admin: None,
         admin_tokens: AdminTokens::default(),

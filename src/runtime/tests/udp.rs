@@ -218,3 +218,78 @@ fn workers_join_when_one_falls_behind_and_leave_again() {
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Sends these at once, in one turn.
+fn send_at_once(world: &World, to: &[SocketAddr], datagrams: &[Vec<u8>]) {
+    let send = |s: &mut Scripted| {
+        for (n, (to, bytes)) in to.iter().zip(datagrams).enumerate() {
+            let token = token(u64::try_from(n).unwrap());
+            s.send(hop(Transport::Udp, 0, *to), bytes.clone(), Some(token), true);
+        }
+    };
+    world.handle.with_shard(0, send).unwrap();
+    world.handle.update_one(0, Update::Drain(false));
+}
+
+/// Of many lengths, alike and not, in an order that runs must keep.
+fn of_many_lengths() -> Vec<Vec<u8>> {
+    let lengths = [9, 9, 9, 5, 9, 9, 40, 40, 40, 40, 3, 1, 1, 50, 49, 49, 48, 48, 7];
+    lengths.iter().enumerate().map(|(n, len)| request(100 + n, &"x".repeat(*len))).collect()
+}
+
+#[test]
+fn what_goes_to_one_place_arrives_as_it_was_sent_and_in_its_order() {
+    for bind in ["127.0.0.1:0", "[::1]:0"] {
+        let world = plan(&[(Transport::Udp, bind)]).start(silent);
+        let clients = [(); 3].map(|()| UdpSocket::bind(bind).unwrap());
+        let sent = of_many_lengths();
+        let whose = |n: usize| if n < 10 { 0 } else { n % 3 };
+        let to: Vec<_> = (0..sent.len()).map(|n| clients[whose(n)].local_addr().unwrap()).collect();
+        send_at_once(&world, &to, &sent);
+        for (c, client) in clients.iter().enumerate() {
+            client.set_read_timeout(Some(PATIENCE)).unwrap();
+            for (n, sent) in sent.iter().enumerate().filter(|(n, _)| whose(*n) == c) {
+                let mut buffer = [0; 2048];
+                let received = client.recv(&mut buffer).unwrap();
+                assert_eq!(&buffer[..received], &sent[..], "{n}");
+            }
+        }
+        let out =
+            |h: &Handle<Scripted>| h.counters().datagrams_out.load(Ordering::Relaxed) == sent.len() as u64;
+        world.until("all are counted", out);
+    }
+}
+
+#[test]
+fn datagrams_leave_one_by_one_where_the_kernel_takes_no_runs() {
+    let world = plan(UDP).start(silent);
+    crate::runtime::sys::refuse_runs(world.addr(0));
+    let client = client();
+    let to = client.local_addr().unwrap();
+    for round in 0..3 {
+        let sent = of_many_lengths();
+        send_at_once(&world, &vec![to; sent.len()], &sent);
+        for sent in &sent {
+            let mut buffer = [0; 2048];
+            let received = client.recv(&mut buffer).unwrap();
+            assert_eq!(&buffer[..received], &sent[..], "round {round}");
+        }
+    }
+    assert_eq!(world.record.count(|s| matches!(s, Seen::Failed(..))), 0);
+}
+
+#[test]
+fn a_closed_port_is_told_to_all_whose_datagrams_went_there_in_a_run() {
+    for workers in [1, 2] {
+        let world = plan(UDP).workers(workers).start(silent);
+        let dead = dead_address();
+        let via = |call| format!("x\r\nVia: SIP/2.0/UDP a;branch=z9hG4bK{call}");
+        let sent: Vec<_> = (10..16).map(|call| request(call, &via(call))).collect();
+        send_at_once(&world, &[dead; 6], &sent);
+        // The kernel quotes the first, if it reports the run as one.
+        world.record.wait_count(1, |s| matches!(s, Seen::Undeliverable { payload, .. } if *payload == sent[0] || payload.starts_with(&sent[0])));
+        for other in 1..6 {
+            assert_eq!(world.record.failure(token(other)), SendFailure::Icmp);
+        }
+    }
+}
