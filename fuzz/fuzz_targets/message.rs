@@ -66,7 +66,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut edit = Edit::new(m);
     let via = m.top_via().expect("a sound request has one");
     edit.insert(
-        via.row.start,
+        via.row().start,
         b"Via: SIP/2.0/UDP p.test;branch=z9hG4bK-p\r\n",
     );
     stamp_via(&mut edit, &via, source, true, true);

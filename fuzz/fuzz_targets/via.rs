@@ -41,12 +41,12 @@ fuzz_target!(|value: &[u8]| {
     let li = Index::parse(&less, &Limits::default(), Framing::Datagram).expect("still SIP");
     let l = Message::new(&less, &li);
     assert_eq!(l.via_count(), m.via_count() - 1);
-    let sent_by: Vec<_> = l.vias().map(|v| v.sent_by.to_vec()).collect();
+    let sent_by: Vec<_> = l.vias().map(|v| v.sent_by().to_vec()).collect();
     assert_eq!(
         sent_by,
         vias[1..]
             .iter()
-            .map(|v| v.sent_by.to_vec())
+            .map(|v| v.sent_by().to_vec())
             .collect::<Vec<_>>()
     );
 });

@@ -12,6 +12,8 @@ use smallvec::SmallVec;
 
 /// Name of the URI parameter.
 pub const PARAM: &str = "sbe";
+/// What stands before a token in our URIs: [`PARAM`] as a parameter.
+pub const BEFORE: &str = ";sbe=";
 
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 const RAW: usize = 12;

@@ -62,15 +62,23 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     let hops = decimal(u64::from(msg.max_forwards()?.saturating_sub(1).min(255)));
     // Where there is something to do, by place: the top Via, Max-Forwards, Routes.
     let mut rows: SmallVec<[(Range<usize>, Change); ROWS]> = SmallVec::new();
-    rows.push((via.range.clone(), Change::Stamp));
-    rows.push((msg.header(Name::MaxForwards)?.value_range, Change::Hops));
+    rows.push((via.range(), Change::Stamp));
+    let hops_at = msg.header(Name::MaxForwards)?.value_range;
+    let mut hops_due = true;
     for route in msg.headers(Name::Route) {
-        if rows.len() == ROWS {
+        if rows.len() + 1 >= ROWS {
             return None;
+        }
+        if hops_due && hops_at.start < route.row.start {
+            rows.push((hops_at.clone(), Change::Hops));
+            hops_due = false;
         }
         rows.push((route.row, Change::Gone));
     }
-    // As they mostly do come.
+    if hops_due {
+        rows.push((hops_at, Change::Hops));
+    }
+    // Seldom stands the Via behind one of these.
     if !rows.is_sorted_by_key(|(range, _)| range.start) {
         rows.sort_unstable_by_key(|(range, _)| range.start);
     }
@@ -84,8 +92,7 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     }
     out.put(&f.out.via_prefix);
     out.put(f.branch.as_bytes());
-    out.put(alias(f));
-    out.put(b"\r\n");
+    out.put(end_of_via(f));
     for (range, change) in &rows {
         let range = range.clone();
         match change {
@@ -97,9 +104,9 @@ fn in_order(msg: &Message<'_>, f: &Forward<'_>) -> Option<Vec<u8>> {
     Some(out.finish())
 }
 
-/// The parameter that offers the connection (RFC 5923 §4).
-const fn alias(f: &Forward<'_>) -> &'static [u8] {
-    if f.alias { b";alias" } else { b"" }
+/// What follows the branch in our Via: perhaps the parameter that offers the connection (RFC 5923 §4).
+const fn end_of_via(f: &Forward<'_>) -> &'static [u8] {
+    if f.alias { b";alias\r\n" } else { b"\r\n" }
 }
 
 /// What becomes of a row.
@@ -120,7 +127,7 @@ fn by_splices(msg: &Message<'_>, f: &Forward<'_>) -> Vec<u8> {
     if records_route(msg.method()) {
         record_route(msg, f, |parts| edit.insert_parts(top, parts));
     }
-    edit.insert_parts(top, &[&f.out.via_prefix, f.branch.as_bytes(), alias(f), b"\r\n"]);
+    edit.insert_parts(top, &[&f.out.via_prefix, f.branch.as_bytes(), end_of_via(f)]);
     if let Some(via) = msg.top_via() {
         stamp_via(&mut edit, &via, f.source, false, true);
     }
@@ -192,15 +199,7 @@ fn record_route(msg: &Message<'_>, f: &Forward<'_>, mut put: impl FnMut(&[&[u8]]
         } else {
             b"Record-Route: <sip:"
         };
-        put(&[
-            scheme,
-            listener.route_uri.as_bytes(),
-            b";",
-            dialog::PARAM.as_bytes(),
-            b"=",
-            f.token,
-            b">\r\n",
-        ]);
+        put(&[scheme, listener.route_uri.as_bytes(), dialog::BEFORE.as_bytes(), f.token, b">\r\n"]);
     };
     value(f.out);
     if f.out.id != f.inn.id {

@@ -68,7 +68,7 @@ pub struct SentBy<'a> {
 impl<'a> SentBy<'a> {
     /// That of a Via.
     pub fn of(via: &ViaRef<'a>) -> Self {
-        Self { host: via.host, port: via.port }
+        Self { host: via.host(), port: via.port() }
     }
 
     /// What to locate for the third part of the way (RFC 3263 §5): SRV of the domain for the transport that the

@@ -159,7 +159,7 @@ fn own_routes_only<'a>(
                 .listeners
                 .iter()
                 .find_map(|l| Some((l.id, value.strip_prefix(l.route_uri.as_bytes())?)))?;
-            let tail = tail.strip_prefix(b";sbe=")?;
+            let tail = tail.strip_prefix(dialog::BEFORE.as_bytes())?;
             let end = dialog::end_of_token(tail)?;
             let (token, after) = tail.split_at_checked(end)?;
             own.note(policy, msg, Some(listener), Some(token));

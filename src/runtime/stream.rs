@@ -524,7 +524,7 @@ impl<E: Element, S: Stream> Connection<E, S> {
         self.offers -= 1;
         let Some(via) = top_via(message).filter(|via| via.param(b"alias").is_some()) else { return };
         self.offers = 0;
-        let port = via.port.unwrap_or(Transport::Tls.default_port());
+        let port = via.port().unwrap_or(Transport::Tls.default_port());
         if self.worker.node.pool.offered(&self.conn, port) {
             tracing::debug!(conn = self.conn.id.0, remote = %self.conn.remote, port, "requests may go back on this connection");
         }

@@ -259,7 +259,7 @@ impl Core {
     fn server_key(&self, msg: &Message<'_>, via: &ViaRef<'_>) -> ServerKey {
         match via.branch().filter(|b| is_rfc3261_branch(b)) {
             Some(branch) => {
-                let (host, port) = (sent_by_host(via), via.port.unwrap_or(0));
+                let (host, port) = (sent_by_host(via), via.port().unwrap_or(0));
                 ServerKey::of_branch(&self.keys, branch, host, port, msg.method_bytes())
             }
             None => ServerKey::of(&self.keys, &key_parts(msg, via)),
@@ -285,7 +285,10 @@ impl Core {
 
     /// True if a Via was written by this element.
     pub(super) fn is_our_via(&self, via: &ViaRef<'_>) -> bool {
-        self.policy.listeners.iter().any(|l| via.port == l.sent_by_port && via.host.eq_host(&l.sent_by_host))
+        self.policy
+            .listeners
+            .iter()
+            .any(|l| via.port() == l.sent_by_port && via.host().eq_host(&l.sent_by_host))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -366,7 +369,7 @@ impl Core {
 
     /// What must be on top of a response once our Via is off: branch and sent-by as the sender wrote them.
     pub(super) fn via_hash(&self, via: &ViaRef<'_>) -> u64 {
-        let port = via.port.unwrap_or(0);
+        let port = via.port().unwrap_or(0);
         self.call_hash.hash_one((via.branch().unwrap_or_default(), sent_by_host(via), port))
     }
 
@@ -506,7 +509,7 @@ impl Core {
 /// Where the response goes: RFC 3261 §18.2.2, RFC 3581 §4. A `maddr` is not followed: it would let a
 /// sender have responses sent to others.
 fn reply_path(origin: &Origin, via: &ViaRef<'_>) -> ReplyPath {
-    let port = via.port.unwrap_or(origin.transport.default_port());
+    let port = via.port().unwrap_or(origin.transport.default_port());
     let fallback = SocketAddr::new(origin.remote.ip(), port);
     let to = if origin.transport.is_reliable() || via.rport().is_some() { origin.remote } else { fallback };
     ReplyPath {
@@ -522,15 +525,15 @@ fn reply_path(origin: &Origin, via: &ViaRef<'_>) -> ReplyPath {
 
 /// The host of a sent-by as octets: a name, or for an address what stands there.
 pub(super) fn sent_by_host<'a>(via: &ViaRef<'a>) -> &'a [u8] {
-    match via.host {
+    match via.host() {
         HostRef::Name(name) => name,
-        HostRef::Addr(_) => via.sent_by,
+        HostRef::Addr(_) => via.sent_by(),
     }
 }
 
 pub(super) fn key_parts<'a>(msg: &Message<'a>, via: &ViaRef<'a>) -> ServerKeyParts<'a> {
     let branch = via.branch();
-    let (sent_by_host, sent_by_port) = (sent_by_host(via), via.port.unwrap_or(0));
+    let (sent_by_host, sent_by_port) = (sent_by_host(via), via.port().unwrap_or(0));
     let method = msg.method_bytes();
     ServerKeyParts {
         branch,
@@ -542,7 +545,7 @@ pub(super) fn key_parts<'a>(msg: &Message<'a>, via: &ViaRef<'a>) -> ServerKeyPar
         from_tag: msg.from_tag(),
         call_id: msg.call_id(),
         cseq: msg.cseq().map_or(0, |(n, _)| n),
-        top_via: via.bytes.get(via.range.clone()).unwrap_or_default(),
+        top_via: via.value(),
     }
 }
 

@@ -36,7 +36,7 @@ impl Shard {
             self.core
                 .policy
                 .listener(attempt.hop.listener)
-                .is_some_and(|l| via.port == l.sent_by_port && via.host.eq_host(&l.sent_by_host))
+                .is_some_and(|l| via.port() == l.sent_by_port && via.host().eq_host(&l.sent_by_host))
         });
         match at {
             Some(at) if ours => self.core.response(now, handle, &mut context, at, msg, &via),

@@ -42,7 +42,7 @@ impl Shard {
         let parts = |method: &'static str| ServerKeyParts {
             branch: via.branch(),
             sent_by_host: sent_by_host(&via),
-            sent_by_port: via.port.unwrap_or(0),
+            sent_by_port: via.port().unwrap_or(0),
             method: method.as_bytes(),
             request_uri: b"",
             to_tag: None,
@@ -113,7 +113,7 @@ impl Core {
         let via = top_via(response);
         let key = via.as_ref().and_then(|via| self.way_home(context, &SentBy::of(via)));
         let Some(key) = key else { return self.response_lost(now, handle, context) };
-        context.sent_by = via.map(|via| (via.host.to_host(), via.port));
+        context.sent_by = via.map(|via| (via.host().to_host(), via.port()));
         // Answers that come meanwhile wait for the servers: the way they would go is known to be dead.
         context.way = next_number(context.way);
         let hold = self.policy.config.dns.timeout;
@@ -283,7 +283,7 @@ mod tests {
     fn the_topmost_via_is_found_in_what_an_error_quotes() {
         let text = b"SIP/2.0 200 OK\r\nServer: x\r\nVia: SIP/2.0/UDP a.test:5070;branch=z9hG4bKx , SIP/2.0/UDP b\r\nCall";
         let via = top_via(text).unwrap();
-        assert_eq!((via.branch(), via.port), (Some(&b"z9hG4bKx"[..]), Some(5070)));
+        assert_eq!((via.branch(), via.port()), (Some(&b"z9hG4bKx"[..]), Some(5070)));
         let short = b"SIP/2.0 180 Ringing\r\nv:SIP/2.0/TCP [2001:db8::1];branch=z9hG4bKy\r\n";
         assert_eq!(top_via(short).unwrap().branch(), Some(&b"z9hG4bKy"[..]));
         for len in 0..short.len() {

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::ops::Range;
 
-use super::edit::{Splices, Text, stamp};
+use super::edit::{Splices, Text, needs_no_stamp, stamp};
 use super::message::{Field, Message};
 use super::name::Name;
 use super::scan::{is_control, is_lws, sub};
@@ -34,48 +34,50 @@ pub fn response(req: Message<'_>, status: u16, reason: &str, opts: ResponseOptio
     out.extend_from_slice(reason.as_bytes());
     out.extend_from_slice(b"\r\n");
 
-    let mut splices = Splices::default();
-    let top = req.top_via();
-    if let (Some(via), Some(source)) = (&top, opts.stamp) {
-        stamp(&mut splices, via, source, false);
-    }
-    for field in req.headers(Name::Via) {
-        if splices.is_empty() {
-            copy_row(&mut out, &req, &field);
-        } else {
-            copy(&mut out, &req, &field, &mut splices);
+    let mut rows = Run::new(&req);
+    match (req.top_via(), opts.stamp) {
+        (Some(via), Some(source)) if !needs_no_stamp(&via, source) => {
+            let mut splices = Splices::default();
+            stamp(&mut splices, &via, source, false);
+            for field in req.headers(Name::Via) {
+                copy(&mut out, &req, &field, &mut splices);
+            }
         }
+        _ => req.headers(Name::Via).for_each(|field| rows.copy(&mut out, &field)),
     }
     if opts.copy_record_route {
-        for field in req.headers(Name::RecordRoute) {
-            copy_row(&mut out, &req, &field);
-        }
+        req.headers(Name::RecordRoute).for_each(|field| rows.copy(&mut out, &field));
     }
     if let Some(from) = req.header(Name::From) {
-        copy_row(&mut out, &req, &from);
+        rows.copy(&mut out, &from);
     }
     if let Some(to) = req.header(Name::To) {
         let at = to.value_range.end;
         // A To that cannot be read might hold a tag, or end inside a quoted string.
         let untagged = || req.to_tag().is_none() && req.to().is_some();
         let tag = opts.to_tag.filter(|_| status != 100 && untagged());
-        copy_head(&mut out, &req, to.row.start..at);
-        if let Some(tag) = tag {
-            out.extend_from_slice(b";tag=");
-            out.extend_from_slice(tag);
+        match tag {
+            None => rows.copy(&mut out, &to),
+            Some(tag) => {
+                rows.end(&mut out);
+                copy_head(&mut out, &req, to.row.start..at);
+                for part in [b";tag=", tag, b"\r\n"] {
+                    out.extend_from_slice(part);
+                }
+            }
         }
-        out.extend_from_slice(b"\r\n");
     }
     for name in [Name::CallId, Name::CSeq] {
         if let Some(field) = req.header(name) {
-            copy_row(&mut out, &req, &field);
+            rows.copy(&mut out, &field);
         }
     }
     if status == 100
         && let Some(field) = req.header(Name::Timestamp)
     {
-        copy_row(&mut out, &req, &field);
+        rows.copy(&mut out, &field);
     }
+    rows.end(&mut out);
     for (name, value) in opts.extra_rows {
         push_row(&mut out, name, value);
     }
@@ -138,7 +140,7 @@ fn in_transaction(invite: &Message<'_>, method: &[u8]) -> Vec<u8> {
         out.extend_from_slice(part);
     }
     if let Some(via) = invite.top_via() {
-        push_row(&mut out, "Via", sub(invite.bytes, via.range));
+        push_row(&mut out, "Via", via.value());
     }
     for name in [Name::Route, Name::From, Name::CallId] {
         for field in invite.headers(name) {
@@ -162,6 +164,40 @@ fn copy(out: &mut Vec<u8>, from: &Message<'_>, field: &Field<'_>, splices: &mut 
         cleanse(out, at, b'?');
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// Rows copied as they are, neighbours at once.
+struct Run<'a> {
+    from: Message<'a>,
+    /// Still to be copied.
+    range: Range<usize>,
+}
+
+impl<'a> Run<'a> {
+    fn new(from: &Message<'a>) -> Self {
+        Self { from: *from, range: 0..0 }
+    }
+
+    /// Copies a row after those before it.
+    fn copy(&mut self, out: &mut Vec<u8>, field: &Field<'_>) {
+        if !self.from.index.clean || field.value_range.end + 2 != field.row.end {
+            self.end(out);
+            return copy_row(out, &self.from, field);
+        }
+        // Nothing but the line end behind the value: the row as it stands there.
+        if self.range.end == field.row.start {
+            self.range.end = field.row.end;
+        } else {
+            self.end(out);
+            self.range = field.row.clone();
+        }
+    }
+
+    /// Copies what is left: to be done before anything else is written.
+    fn end(&mut self, out: &mut Vec<u8>) {
+        out.extend_from_slice(sub(self.from.bytes, self.range.clone()));
+        self.range.start = self.range.end;
+    }
 }
 
 /// Copies a row as it is.

@@ -38,9 +38,11 @@ fn content_length(index: &mut Index, bytes: &[u8], limits: &Limits, framing: Fra
     };
     let read = |span: Span| number(sub(bytes, span.range()), u64::from(u32::MAX));
     let length = read(row.value).ok_or(Fault::BAD_LENGTH)?;
-    for row in index.rows.iter().skip(at + 1).filter(|r| r.name == Name::ContentLength) {
-        if read(row.value).ok_or(Fault::BAD_LENGTH)? != length {
-            return Err(Fault::TWO_LENGTHS);
+    if index.repeated(Name::ContentLength) {
+        for row in index.rows.iter().skip(at + 1).filter(|r| r.name == Name::ContentLength) {
+            if read(row.value).ok_or(Fault::BAD_LENGTH)? != length {
+                return Err(Fault::TWO_LENGTHS);
+            }
         }
     }
     let body = index.body.range();

@@ -1,7 +1,7 @@
 //! Changes to a message: splices, applied in one pass.
 
 use std::io::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -175,12 +175,16 @@ impl<'a> Writer<'a> {
 
     /// Copies up to a Via value and writes that as [`stamp_via`] would without adding `rport`.
     pub fn stamp(&mut self, via: &ViaRef<'_>, source: SocketAddr) {
+        if needs_no_stamp(via, source) {
+            return;
+        }
         let mut splices = Splices::default();
         stamp(&mut splices, via, source, false);
         if !splices.is_empty() {
-            self.copy_to(via.range.start);
-            splices.write(self.message.bytes, via.range.clone(), &mut self.out);
-            self.at = self.at.max(via.range.end);
+            let range = via.range();
+            self.copy_to(range.start);
+            self.at = self.at.max(range.end);
+            splices.write(self.message.bytes, range, &mut self.out);
         }
     }
 
@@ -204,12 +208,25 @@ pub fn stamp_via(edit: &mut Edit<'_>, via: &ViaRef<'_>, source: SocketAddr, add_
     stamp(&mut edit.splices, via, source, add_rport && udp);
 }
 
+/// True if a Via says already where its request came from, so that nothing need be added.
+pub(crate) fn needs_no_stamp(via: &ViaRef<'_>, source: SocketAddr) -> bool {
+    via.is_unmarked() && is_honest(via, source)
+}
+
+/// The sent-by is the source's address.
+fn is_honest(via: &ViaRef<'_>, source: SocketAddr) -> bool {
+    match (via.host().addr(), source.ip()) {
+        (Some(IpAddr::V4(said)), IpAddr::V4(seen)) => said == seen,
+        (said, seen) => said.map(|a| a.to_canonical()) == Some(seen.to_canonical()),
+    }
+}
+
 pub(crate) fn stamp(splices: &mut Splices, via: &ViaRef<'_>, source: SocketAddr, add_rport: bool) {
     let end = via.params_end();
-    let honest = via.host.addr().map(|a| a.to_canonical()) == Some(source.ip().to_canonical());
-    if via.is_unmarked() && honest && !add_rport {
+    if !add_rport && needs_no_stamp(via, source) {
         return;
     }
+    let honest = is_honest(via, source);
     let (mut has_received, mut has_rport) = (false, false);
     let received = Text::new(format_args!("received={}", source.ip().to_canonical()));
     let rport = Text::new(format_args!("rport={}", source.port()));
@@ -246,15 +263,15 @@ pub fn remove_top_via(edit: &mut Edit<'_>, via: &ViaRef<'_>) {
 /// What goes with the topmost Via value: its row if it is alone there, else the comma behind it and
 /// the white space after that.
 pub fn top_via_range(message: Message<'_>, via: &ViaRef<'_>) -> Range<usize> {
-    if via.sole {
-        return via.row.clone();
+    if via.is_sole() {
+        return via.row();
     }
     let bytes = message.bytes;
-    let rest = via.range.end..via.row.end;
+    let rest = via.range().end..via.row().end;
     let comma = sub(bytes, rest.clone()).iter().position(|&b| b == b',').unwrap_or_default();
     let blanks =
         sub(bytes, rest.start + comma + 1..rest.end).iter().take_while(|&&b| super::scan::is_lws(b)).count();
-    via.range.start..rest.start + comma + 1 + blanks
+    via.range().start..rest.start + comma + 1 + blanks
 }
 
 /// Takes one value of a Route-like list away, with its row if it is alone there. To take several
@@ -349,7 +366,8 @@ pub fn ensure_content_length(edit: &mut Edit<'_>) {
 /// A short text made without allocation.
 pub(crate) struct Text {
     buffer: [u8; 64],
-    len: usize,
+    start: usize,
+    end: usize,
 }
 
 impl Text {
@@ -358,33 +376,28 @@ impl Text {
         let mut buffer = [0u8; 64];
         let mut left: &mut [u8] = &mut buffer;
         let _ = left.write_fmt(args);
-        let len = 64 - left.len();
-        Text { buffer, len }
+        let end = 64 - left.len();
+        Text { buffer, start: 0, end }
     }
 
     /// A decimal number.
     pub(crate) fn number(mut n: u64) -> Self {
-        let mut text = Text { buffer: [0; 64], len: 0 };
-        let mut digits = [0u8; 20];
-        let mut at = digits.len();
-        for place in digits.iter_mut().rev() {
+        // From the end: no number is longer than that.
+        let mut buffer = [0; 64];
+        let mut start = buffer.len();
+        for place in buffer.iter_mut().rev() {
             *place = b'0' + u8::try_from(n % 10).unwrap_or(0);
             n /= 10;
-            at -= 1;
+            start -= 1;
             if n == 0 {
                 break;
             }
         }
-        let digits = sub(&digits, at..20);
-        if let Some(room) = text.buffer.get_mut(..digits.len()) {
-            room.copy_from_slice(digits);
-            text.len = digits.len();
-        }
-        text
+        Text { end: buffer.len(), buffer, start }
     }
 
     pub(crate) fn bytes(&self) -> &[u8] {
-        sub(&self.buffer, 0..self.len)
+        sub(&self.buffer, self.start..self.end)
     }
 }
 

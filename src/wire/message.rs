@@ -61,11 +61,13 @@ impl<'a> Message<'a> {
     }
 
     /// True for requests.
+    #[inline]
     pub fn is_request(&self) -> bool {
         self.index.status == 0
     }
 
     /// The method of a request; for a response that of its CSeq.
+    #[inline]
     pub fn method(&self) -> Method {
         if self.is_request() {
             self.index.method
@@ -119,6 +121,7 @@ impl<'a> Message<'a> {
         self.index.start_line.range().start..self.index.body.range().end
     }
 
+    #[inline]
     fn field(&self, at: usize, row: &Row) -> Field<'a> {
         let whole = row.row.range();
         Field {
@@ -132,11 +135,13 @@ impl<'a> Message<'a> {
     }
 
     /// The first row of a known name.
+    #[inline]
     pub fn header(&self, name: Name) -> Option<Field<'a>> {
         self.index.first(name).map(|(at, row)| self.field(at, row))
     }
 
     /// All rows of a known name, in order.
+    #[inline]
     pub fn headers(&self, name: Name) -> Fields<'a> {
         let at = self.index.first(name).map_or(self.index.rows.len(), |(at, _)| at);
         // Known to be the only one, or else all rows are looked at.
@@ -189,6 +194,7 @@ impl<'a> Message<'a> {
     }
 
     /// The topmost Via value, if it can be read.
+    #[inline]
     pub fn top_via(&self) -> Option<ViaRef<'a>> {
         let [top, _] = &self.index.vias;
         top.as_ref().map(|via| via.view(self.bytes))
@@ -247,16 +253,19 @@ impl<'a> Message<'a> {
     }
 
     /// The tag of From; elements of RFC 2543 may leave it out.
+    #[inline]
     pub fn from_tag(&self) -> Option<&'a [u8]> {
         Some(sub(self.bytes, self.index.from_tag.range())).filter(|t| !t.is_empty())
     }
 
     /// The tag of To.
+    #[inline]
     pub fn to_tag(&self) -> Option<&'a [u8]> {
         Some(sub(self.bytes, self.index.to_tag.range())).filter(|t| !t.is_empty())
     }
 
     /// The Call-ID; empty if there is none.
+    #[inline]
     pub fn call_id(&self) -> &'a [u8] {
         self.index.first(Name::CallId).map_or(b"", |(_, row)| sub(self.bytes, row.value.range()))
     }
@@ -299,6 +308,7 @@ pub struct Fields<'a> {
 impl<'a> Iterator for Fields<'a> {
     type Item = Field<'a>;
 
+    #[inline]
     fn next(&mut self) -> Option<Field<'a>> {
         loop {
             let at = self.at;

@@ -1,6 +1,6 @@
 //! Header field names and methods.
 
-use super::octets::{BLOCK, octet_at, word_len};
+use super::octets::{BLOCK, Block, word_len};
 
 /// A header field that some layer reads; every other one is [`Name::Other`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -116,13 +116,15 @@ impl Name {
     /// its colon follows at once, and both lie within these octets: with its length. In any case, long or compact.
     #[inline(always)]
     pub(crate) fn of_row(row: &[u8; BLOCK]) -> Option<(Name, usize)> {
-        let len = octet_at(row, b':');
-        let word = (u128::from_le_bytes(*row) | u128::from_le_bytes([0x20; BLOCK])) & FIRST.get(len)?;
-        let (known, name) = WORDS.get(place_of(word))?;
-        if *known == word {
-            // No empty one is known, and nothing but letters and hyphens makes this word: a control octet could, but
-            // is not there.
-            return Some((*name, len));
+        let block = Block::new(row);
+        let len = block.is(b':').bits().trailing_zeros() as usize;
+        let [first, second, ..] = *row;
+        let word = WORDS.get(place_of([first, second], len))?;
+        let same = block.with(0x20).as_in(Block::new(&word.octets));
+        if same.bits().trailing_ones() as usize > len {
+            // Up to the colon, and nothing but letters and hyphens makes this word: a control octet could, but is not
+            // there.
+            return Some((word.name, len));
         }
         (len > 0 && word_len(row) == len).then_some((Name::Other, len))
     }
@@ -159,26 +161,26 @@ impl Name {
     }
 }
 
-/// Masks for the first octets of a block, by their number.
-const FIRST: [u128; BLOCK] = {
-    let mut masks = [0; BLOCK];
-    let mut len = 1;
-    while len < BLOCK {
-        masks[len] = masks[len - 1] << 8 | 0xff;
-        len += 1;
-    }
-    masks
-};
-
-/// Where a name stands in [`WORDS`]: its octets in lower case, the first one lowest.
-const fn place_of(word: u128) -> usize {
-    // Found by trial: no two of the names share a place.
-    let mixed = ((word >> 64) as u64 ^ word as u64).wrapping_mul(0x4f26_5df6_4f25_497f);
-    (mixed >> 58) as usize
+/// A name, long or compact.
+#[derive(Clone, Copy)]
+#[repr(align(16))]
+struct Word {
+    /// In lower case, the colon behind it.
+    octets: [u8; BLOCK],
+    name: Name,
 }
 
-/// Every name, long and compact, in lower case.
-const WORDS: [(u128, Name); 64] = {
+/// Where a name of so many octets stands in [`WORDS`], by the first two of it and of its colon in any case.
+#[inline(always)]
+const fn place_of(first: [u8; 2], len: usize) -> usize {
+    // Found by trial: no two of the names share a place.
+    let pair = u16::from_le_bytes(first) | 0x2020;
+    let mixed = (pair as u32).wrapping_add((len as u32) << 8).wrapping_mul(0x4a90_5ec5);
+    (mixed >> 26) as usize
+}
+
+/// Every name, long and compact. What is not one has no octets: they are in no row.
+const WORDS: [Word; 64] = {
     const COMPACT: &[u8; 9] = b"vftimlckx";
     const MEANT: [Name; 9] = [
         Name::Via,
@@ -191,7 +193,7 @@ const WORDS: [(u128, Name); 64] = {
         Name::Supported,
         Name::SessionExpires,
     ];
-    let mut words = [(0, Name::Other); 64];
+    let mut words = [Word { octets: [0; BLOCK], name: Name::Other }; 64];
     let mut i = 0;
     while i < Name::KNOWN.len() + COMPACT.len() {
         let (text, name) = if i < Name::KNOWN.len() {
@@ -199,21 +201,16 @@ const WORDS: [(u128, Name); 64] = {
         } else {
             (COMPACT.split_at(i - Name::KNOWN.len()).1.split_at(1).0, MEANT[i - Name::KNOWN.len()])
         };
-        let (mut word, mut at) = (0u128, text.len());
+        let mut octets = [0; BLOCK];
+        octets[text.len()] = b':';
+        let mut at = text.len();
         while at > 0 {
             at -= 1;
-            word = word << 8 | text[at].to_ascii_lowercase() as u128;
+            octets[at] = text[at].to_ascii_lowercase();
         }
-        assert!(words[place_of(word)].0 == 0, "two names share a place");
-        words[place_of(word)] = (word, name);
-        i += 1;
-    }
-    // What no octets make is no name, and no word is nothing but ones.
-    let mut i = 0;
-    while i < words.len() {
-        if words[i].0 == 0 {
-            words[i].0 = u128::MAX;
-        }
+        let place = place_of([octets[0], octets[1]], text.len());
+        assert!(words[place].octets[0] == 0, "two names share a place");
+        words[place] = Word { octets, name };
         i += 1;
     }
     words

@@ -36,6 +36,12 @@ mod block {
             Self(load_unaligned_m128i(octets))
         }
 
+        /// Those that are the same in `other`.
+        #[inline(always)]
+        pub(crate) fn as_in(self, other: Self) -> Marks {
+            Marks(cmp_eq_mask_i8_m128i(self.0, other.0))
+        }
+
         /// Those equal to `b`.
         #[inline(always)]
         pub(crate) fn is(self, b: u8) -> Marks {
@@ -108,6 +114,12 @@ mod portable {
         }
 
         #[inline(always)]
+        pub(crate) fn as_in(self, other: Self) -> Marks {
+            let same = self.0.iter().zip(other.0).rev().map(|(a, b)| *a == b);
+            Marks(same.fold(0, |bits, same| bits << 1 | u32::from(same)))
+        }
+
+        #[inline(always)]
         pub(crate) fn is(self, b: u8) -> Marks {
             self.marks(|octet| octet == b)
         }
@@ -174,15 +186,22 @@ pub(super) fn find(bytes: &[u8], range: Range<usize>, hit: impl Fn(Block) -> Mar
 #[inline(always)]
 pub(super) fn seek(bytes: &[u8], range: Range<usize>, hit: impl Fn(Block) -> Marks) -> Option<usize> {
     let mut at = range.start;
-    while at < range.end {
-        let bits = hit(Block::new(bytes.get(at..)?.first_chunk()?)).bits();
+    if at >= range.end {
+        return Some(range.end);
+    }
+    let (blocks, _) = bytes.get(at..)?.as_chunks();
+    for block in blocks {
+        let bits = hit(Block::new(block)).bits();
         if bits != 0 {
             // A block may reach beyond the range.
             return Some((at + bits.trailing_zeros() as usize).min(range.end));
         }
         at += BLOCK;
+        if at >= range.end {
+            return Some(range.end);
+        }
     }
-    Some(range.end)
+    None
 }
 
 /// Fewer octets than a block from `at` to the end: a block that ends with them, and how many octets
@@ -233,12 +252,6 @@ fn word(block: Block) -> Marks {
 #[inline(always)]
 pub(super) fn word_len(block: &[u8; BLOCK]) -> usize {
     word(Block::new(block)).bits().trailing_ones() as usize
-}
-
-/// Where `b` stands first in this block; beyond its end if nowhere.
-#[inline(always)]
-pub(super) fn octet_at(block: &[u8; BLOCK], b: u8) -> usize {
-    Block::new(block).is(b).bits().trailing_zeros() as usize
 }
 
 /// How many digits this block begins with.
@@ -322,11 +335,14 @@ fn controls_in(bytes: &[u8], at: usize) -> u64 {
 
 #[inline(always)]
 fn controls_of(window: &[u8; WINDOW]) -> u64 {
-    let (blocks, _) = window.as_chunks::<BLOCK>();
-    blocks.iter().rev().fold(0, |bits, block| {
+    let marks = |block: &[u8; BLOCK]| {
         let block = Block::new(block);
-        bits << BLOCK | u64::from((block.at_most(0x1f) | block.is(0x7f)).bits())
-    })
+        (block.at_most(0x1f) | block.is(0x7f)).bits()
+    };
+    let (blocks, _) = window.as_chunks();
+    let [a, b, c, d] = blocks else { return 0 };
+    let (low, high) = (marks(a) | marks(b) << BLOCK, marks(c) | marks(d) << BLOCK);
+    u64::from(low) | u64::from(high) << (2 * BLOCK)
 }
 
 #[inline(never)]
@@ -393,6 +409,9 @@ mod tests {
                 assert_eq!(fast.at_most(b).bits(), slow.at_most(b).bits(), "{start} {b}");
                 assert_eq!(fast.between(b / 2, b).bits(), slow.between(b / 2, b).bits(), "{start} {b}");
                 assert_eq!(fast.with(b).at_most(b'z').bits(), slow.with(b).at_most(b'z').bits());
+                let other: [u8; BLOCK] = std::array::from_fn(|i| if i % 3 == 0 { octets[i] } else { b });
+                let same = fast.as_in(Block::new(&other)).bits();
+                assert_eq!(same, slow.as_in(portable::Block::new(&other)).bits(), "{start} {b}");
                 assert_eq!((fast.is(b) | fast.is(9)).bits(), (slow.is(b) | slow.is(9)).bits());
             }
             let of = |b: &u8| b.is_ascii_alphanumeric() || *b == b'-';

@@ -8,30 +8,12 @@ use super::index::{Row, Span};
 use super::octets::seek;
 use super::scan::{Cursor, Params, is_lws, is_token, port_at, quoted_len, same, sub, token_len};
 
-/// One Via value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One Via value: where its parts stand in a message, and the message. Made in no time; the parts are cut out when they
+/// are asked for.
+#[derive(Clone, Copy, Debug)]
 pub struct ViaRef<'a> {
-    /// The message it is in: ranges count from its start.
-    pub(crate) bytes: &'a [u8],
-    /// `UDP`, `TCP`, …: any token, in any case.
-    pub transport: &'a [u8],
-    /// Host of the sent-by.
-    pub host: HostRef<'a>,
-    /// Port of the sent-by; `None` when left out.
-    pub port: Option<u16>,
-    /// The sent-by as written, blanks round the colon included.
-    pub sent_by: &'a [u8],
-    /// Parameters, from the first semicolon on; empty if there are none.
-    pub params: &'a [u8],
-    /// Where they stand.
-    pub params_range: Range<usize>,
-    /// The whole value.
-    pub range: Range<usize>,
-    /// The row it is in, final CRLF included.
-    pub row: Range<usize>,
-    /// The only value of its row.
-    pub sole: bool,
-    noted: Noted,
+    bytes: &'a [u8],
+    spans: ViaSpans,
 }
 
 /// The parameters that every message is asked for, noted while all of them were checked.
@@ -169,24 +151,9 @@ impl ViaSpans {
     }
 
     /// With the octets that it was read from.
+    #[inline]
     pub(crate) fn view<'a>(&self, bytes: &'a [u8]) -> ViaRef<'a> {
-        let sent_by = self.sent_by.range();
-        ViaRef {
-            bytes,
-            transport: sub(bytes, self.transport.range()),
-            host: match self.addr {
-                Some(addr) => HostRef::Addr(addr),
-                None => HostRef::Name(sub(bytes, sent_by.start..self.host_end as usize)),
-            },
-            port: self.port,
-            sent_by: sub(bytes, sent_by),
-            params: sub(bytes, self.params.range()),
-            params_range: self.params.range(),
-            range: self.value.range(),
-            row: self.row.range(),
-            sole: self.sole,
-            noted: self.noted,
-        }
+        ViaRef { bytes, spans: *self }
     }
 }
 
@@ -267,9 +234,56 @@ impl<'a> ViaRef<'a> {
         ViaSpans::parse(bytes, range, row, sole).map(|spans| spans.view(bytes))
     }
 
+    /// `UDP`, `TCP`, …: any token, in any case.
+    pub fn transport(&self) -> &'a [u8] {
+        sub(self.bytes, self.spans.transport.range())
+    }
+
+    /// Host of the sent-by.
+    #[inline]
+    pub fn host(&self) -> HostRef<'a> {
+        let spans = &self.spans;
+        match spans.addr {
+            Some(addr) => HostRef::Addr(addr),
+            None => HostRef::Name(sub(self.bytes, spans.sent_by.range().start..spans.host_end as usize)),
+        }
+    }
+
+    /// Port of the sent-by; `None` when left out.
+    #[inline]
+    pub fn port(&self) -> Option<u16> {
+        self.spans.port
+    }
+
+    /// The sent-by as written, blanks round the colon included.
+    #[inline]
+    pub fn sent_by(&self) -> &'a [u8] {
+        sub(self.bytes, self.spans.sent_by.range())
+    }
+
+    /// The whole value, as written.
+    pub fn value(&self) -> &'a [u8] {
+        sub(self.bytes, self.range())
+    }
+
+    /// Where the whole value stands.
+    pub fn range(&self) -> Range<usize> {
+        self.spans.value.range()
+    }
+
+    /// The row it is in, final CRLF included.
+    pub fn row(&self) -> Range<usize> {
+        self.spans.row.range()
+    }
+
+    /// The only value of its row.
+    pub fn is_sole(&self) -> bool {
+        self.spans.sole
+    }
+
     /// Its parameters in order; their ranges are in the message.
     pub fn parameters(&self) -> Params<'a> {
-        Params::new(self.bytes, self.params_range.clone())
+        Params::new(self.bytes, self.spans.params.range())
     }
 
     /// The first parameter of this name (lower case): `Some(None)` if it has no value.
@@ -278,18 +292,19 @@ impl<'a> ViaRef<'a> {
     }
 
     /// The `branch`; `None` if absent or empty (RFC 2543 elements).
+    #[inline]
     pub fn branch(&self) -> Option<&'a [u8]> {
-        Some(sub(self.bytes, self.noted.branch.range())).filter(|b| !b.is_empty())
+        Some(sub(self.bytes, self.spans.noted.branch.range())).filter(|b| !b.is_empty())
     }
 
     /// `rport`: `Some(None)` if it asks for the port, `Some(Some(_))` once filled in (RFC 3581 §3).
     pub fn rport(&self) -> Option<Option<u16>> {
-        self.noted.rport
+        self.spans.noted.rport
     }
 
     /// True if neither `rport` nor `received` is there: both can only be added.
     pub(crate) fn is_unmarked(&self) -> bool {
-        self.noted.rport.is_none() && !self.noted.received
+        self.spans.noted.rport.is_none() && !self.spans.noted.received
     }
 
     /// `received`; brackets round IPv6 are tolerated (RFC 5118 §4.5).
@@ -304,6 +319,6 @@ impl<'a> ViaRef<'a> {
 
     /// Where further parameters may be inserted.
     pub fn params_end(&self) -> usize {
-        self.range.end
+        self.range().end
     }
 }

@@ -119,7 +119,7 @@ fn longreq_has_all_its_vias() {
 #[test]
 fn unknown_transports_are_read_like_known_ones() {
     view("transports", |m| {
-        let transports: Vec<_> = m.vias().map(|v| v.transport).collect();
+        let transports: Vec<_> = m.vias().map(|v| v.transport()).collect();
         assert_eq!(transports, [&b"UDP"[..], b"SCTP", b"TLS", b"UNKNOWN", b"TCP"]);
     });
 }

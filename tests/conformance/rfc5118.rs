@@ -46,7 +46,7 @@ fn received_is_read_with_and_without_brackets() {
     for name in ["via-received-param-with-delim", "via-received-param-no-delim"] {
         view(name, |m| {
             let via = m.top_via().unwrap();
-            assert_eq!(via.host.addr(), addr("2001:db8::9:1"));
+            assert_eq!(via.host().addr(), addr("2001:db8::9:1"));
             assert_eq!(via.received(), addr("2001:db8::9:255"));
             assert!(via.branch().unwrap().starts_with(b"z9hG4bKas3"), "{name}");
         });
@@ -56,7 +56,7 @@ fn received_is_read_with_and_without_brackets() {
 #[test]
 fn vias_of_both_families_stand_side_by_side() {
     view("mult-ip-in-header", |m| {
-        let hosts: Vec<_> = m.vias().map(|v| (v.host.addr(), v.port, v.received())).collect();
+        let hosts: Vec<_> = m.vias().map(|v| (v.host().addr(), v.port(), v.received())).collect();
         assert_eq!(
             hosts,
             [
@@ -71,7 +71,7 @@ fn vias_of_both_families_stand_side_by_side() {
 #[test]
 fn mapped_addresses_and_three_colons_are_addresses() {
     view("ipv4-mapped-ipv6", |m| {
-        assert!(m.vias().all(|v| v.host.addr().is_some_and(|a| a.is_ipv6())));
+        assert!(m.vias().all(|v| v.host().addr().is_some_and(|a| a.is_ipv6())));
         assert_eq!(m.body().len(), 236);
     });
     for name in ["ipv6-bug-abnf-3-colons", "ipv6-correct-abnf-2-colons"] {

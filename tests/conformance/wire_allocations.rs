@@ -94,7 +94,7 @@ fn forwarding_allocates_one_block() {
         let mut edit = Edit::new(m);
         let via = m.top_via().unwrap();
         edit.insert_parts(
-            via.row.start,
+            via.row().start,
             &[b"Via: SIP/2.0/UDP sbe1.example.com;branch=", b"z9hG4bKabc", b"\r\n"],
         );
         stamp_via(&mut edit, &via, "192.0.2.1:4000".parse().unwrap(), true, true);

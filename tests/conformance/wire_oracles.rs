@@ -62,9 +62,9 @@ fn compare(name: &str, bytes: &[u8], m: Message<'_>) {
             Name::Via => {
                 for theirs in Via::parse_list(&theirs.value()).unwrap() {
                     let ours = vias.next().unwrap();
-                    assert_eq!(ours.transport, theirs.transport, "{name}");
-                    assert!(same_host(&ours.host, &theirs.host), "{name}");
-                    assert_eq!((ours.port, ours.branch()), (theirs.port, theirs.branch()), "{name}");
+                    assert_eq!(ours.transport(), theirs.transport, "{name}");
+                    assert!(same_host(&ours.host(), &theirs.host), "{name}");
+                    assert_eq!((ours.port(), ours.branch()), (theirs.port, theirs.branch()), "{name}");
                 }
             }
             Name::From | Name::To => {

@@ -61,7 +61,7 @@ fn exercise(bytes: &[u8], framing: Framing) {
             assert!(matches!(ri.fault().map(|f| f.label), None | Some("bad_via")));
             let via = r.top_via().unwrap();
             // Not needed where the sent-by is the source (RFC 3261 §18.2.1).
-            let honest = via.received().is_none() && via.host.addr() == Some(source.ip());
+            let honest = via.received().is_none() && via.host().addr() == Some(source.ip());
             assert!(honest || via.received() == Some(source.ip()), "{via:?}");
             assert_eq!(r.via_count(), m.via_count());
             let ack = build::ack(m, r);
@@ -73,7 +73,7 @@ fn exercise(bytes: &[u8], framing: Framing) {
     let mut edit = Edit::new(m);
     if let Some(via) = m.top_via() {
         stamp_via(&mut edit, &via, source, true, true);
-        edit.insert(via.row.start, b"Via: SIP/2.0/UDP p.test;branch=z9hG4bK-p\r\n");
+        edit.insert(via.row().start, b"Via: SIP/2.0/UDP p.test;branch=z9hG4bK-p\r\n");
     }
     set_max_forwards(&mut edit, 9);
     ensure_content_length(&mut edit);

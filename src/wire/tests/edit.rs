@@ -119,7 +119,7 @@ fn a_stamp_goes_together_with_a_via_put_on_top() {
     let out = edited(OPTIONS, |e| {
         let via = e.message().top_via().unwrap();
         stamp_via(e, &via, "192.0.2.1:7".parse().unwrap(), false, true);
-        e.insert(via.row.start, b"Via: SIP/2.0/UDP p.test;branch=z9hG4bK-p\r\n");
+        e.insert(via.row().start, b"Via: SIP/2.0/UDP p.test;branch=z9hG4bK-p\r\n");
         set_max_forwards(e, 69);
     });
     let expected = OPTIONS

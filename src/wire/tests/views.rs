@@ -176,14 +176,14 @@ fn vias_are_read_through_any_white_space() {
     view(text, |m| {
         let vias: Vec<_> = m.vias().collect();
         assert_eq!(vias.len(), 3);
-        assert!(vias[0].sole && !vias[1].sole && !vias[2].sole);
-        assert_eq!((vias[1].transport, vias[1].port), (&b"TCP"[..], Some(5070)));
-        assert_eq!(vias[1].host, HostRef::Name(b"spindle.example.com"));
+        assert!(vias[0].is_sole() && !vias[1].is_sole() && !vias[2].is_sole());
+        assert_eq!((vias[1].transport(), vias[1].port()), (&b"TCP"[..], Some(5070)));
+        assert_eq!(vias[1].host(), HostRef::Name(b"spindle.example.com"));
         assert_eq!(vias[1].branch(), Some(&b"z9hG4bK9ikj8"[..]));
-        assert_eq!(vias[2].host, HostRef::Addr("2001:db8::9".parse().unwrap()));
-        assert_eq!((vias[2].port, vias[2].branch()), (Some(5061), Some(&b"z9hG4bK30239"[..])));
-        assert_eq!(vias[0].sent_by, b"127.0.0.11:5060");
-        let range = vias[1].range.clone();
+        assert_eq!(vias[2].host(), HostRef::Addr("2001:db8::9".parse().unwrap()));
+        assert_eq!((vias[2].port(), vias[2].branch()), (Some(5061), Some(&b"z9hG4bK30239"[..])));
+        assert_eq!(vias[0].sent_by(), b"127.0.0.11:5060");
+        let range = vias[1].range().clone();
         assert!(m.bytes[range.clone()].starts_with(b"SIP  /") && m.bytes[range].ends_with(b"z9hG4bK9ikj8"));
     });
 }
