@@ -31,8 +31,8 @@ fuzz_target!(|value: &[u8]| {
         (Some(source.ip()), Some(Some(4_000)))
     );
     assert_eq!(
-        (stamped.branch(), stamped.sent_by),
-        (top.branch(), top.sent_by)
+        (stamped.branch(), stamped.sent_by()),
+        (top.branch(), top.sent_by())
     );
     assert_eq!(o.via_count(), m.via_count());
     let mut edit = Edit::new(o);
