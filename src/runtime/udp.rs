@@ -334,7 +334,8 @@ impl UdpSocket {
         let arrived = |i| self.arrived(room.get(i)?, counters);
         if n == 1 {
             if let Some(message) = arrived(0) {
-                worker.messages(now, room.waited(), std::slice::from_ref(&message));
+                // One that was alone in the socket has not queued.
+                worker.messages(now, Some(Duration::ZERO), std::slice::from_ref(&message));
             }
             return;
         }
