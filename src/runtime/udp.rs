@@ -334,7 +334,7 @@ impl UdpSocket {
         let arrived = |i| self.arrived(room.get(i)?, counters);
         if n == 1 {
             if let Some(message) = arrived(0) {
-                // One that was alone in the socket has not queued.
+                // One with nothing behind it is no queue; it can have waited for the rest of this turn at most.
                 worker.messages(now, Some(Duration::ZERO), std::slice::from_ref(&message));
             }
             return;
